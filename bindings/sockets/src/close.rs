@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
-use crate::lock::hold;
 use crate::ring::FUTEX;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
@@ -110,7 +109,7 @@ pub(crate) fn copied(fd: c_int, copy: c_int) {
 fn shut_down_early(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     let end = using.mine();
     if how != libc::SHUT_RD {
-        let _held = hold(&end.own.sending);
+        let _held = using.hold_sending();
         end.out.is_finished.store(1, Ordering::SeqCst);
     }
     if how != libc::SHUT_WR {
@@ -138,7 +137,7 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
         return sys::shutdown(fd, how).map(|_| ());
     }
     if how != libc::SHUT_RD {
-        let _held = hold(&end.own.sending);
+        let _held = using.hold_sending();
         end.out.is_finished.store(1, Ordering::SeqCst);
         if end.out.back_at.load(Ordering::Relaxed) != 0 {
             return sys::shutdown(fd, how).map(|_| ());

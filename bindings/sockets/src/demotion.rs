@@ -13,7 +13,6 @@ use libc::{c_int, iovec};
 
 use crate::explain::{self, Count};
 use crate::handshake;
-use crate::lock::{hold, thread};
 use crate::ring::Reading;
 use crate::stream;
 use crate::sys::{self, Errno, Result};
@@ -60,10 +59,8 @@ pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
 
 /// What the kernel says of its next byte is of data, if data goes by TCP again.
 pub(crate) fn skip_bells(using: &Use, fd: c_int) {
-    let receiving = &using.mine().own.receiving;
     // An end that gives up its ring for good holds it already.
-    let is_held = receiving.load(Ordering::Relaxed) == thread();
-    let _held = (!is_held).then(|| hold(receiving));
+    let _held = (!using.holds_receiving()).then(|| using.hold_receiving());
     if is_behind(using) {
         let _ = after_ring(using, fd);
     }
@@ -174,7 +171,7 @@ fn give_up_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
     explain::demoted(using, why);
     stream::is_carried(using, fd);
     using.mine().inn.wants_tcp.store(1, Ordering::SeqCst);
-    let _held = hold(&using.mine().own.sending);
+    let _held = using.hold_sending();
     stream::ring_bell(using, fd);
     go_back_until(using, fd, until_ns);
 }
@@ -185,12 +182,12 @@ pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
     let until_ns = sys::now_ns() + ANSWER_NS;
     // Some may be the two ends of one connection: what either has not read must be known before the other says where its ring ends.
     for (using, _) in streams {
-        let _receiving = hold(&using.mine().own.receiving);
+        let _receiving = using.hold_receiving();
         freeze(using);
     }
     // All are asked before one is waited for: other ends that make no calls take their time together.
     for (using, fd) in streams {
-        let _receiving = hold(&using.mine().own.receiving);
+        let _receiving = using.hold_receiving();
         give_up_until(using, *fd, why, until_ns);
     }
     // What was unread here may have taken the time of those that are healthy.
@@ -198,7 +195,7 @@ pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
     streams
         .iter()
         .map(|(using, fd)| {
-            let _receiving = hold(&using.mine().own.receiving);
+            let _receiving = using.hold_receiving();
             let has_gone_back = has_gone_back(using, *fd, until_ns);
             if !has_gone_back {
                 end(*fd);
@@ -211,7 +208,7 @@ pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
 /// As `surrender`, but if the other end makes no call in time, this process goes on between the program and the connection.
 pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
     let until_ns = sys::now_ns() + ANSWER_NS;
-    let _receiving = hold(&using.mine().own.receiving);
+    let _receiving = using.hold_receiving();
     freeze(using);
     give_up_until(using, fd, why, until_ns);
     has_gone_back(using, fd, until_ns)

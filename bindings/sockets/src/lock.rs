@@ -4,8 +4,8 @@
 //! does not: a process may be killed at any point, and a forked child inherits locks of threads that it does not have. Then its word is no longer that
 //! thread's, so it gives back only what is still its own.
 //!
-//! The other end of a connection can write into the words of shared memory, too. So a holder must be a thread of this process, or, if it has ever forked, a
-//! thread that lives; and of those nobody is waited for longer than `PATIENCE_NS`.
+//! The other end of a connection can write into the words of shared memory, too. So a holder must be a thread of this process that has noted itself in memory
+//! of its own, or, if it has ever forked, a thread that lives. Nobody else is waited for longer than `PATIENCE_NS`.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,8 +18,9 @@ const YIELDS: u32 = 20;
 /// How long a waiter sleeps between two looks.
 const SLEEP_US: u64 = 50;
 /// No lock is held for so long (`demotion` waits under locks, for a second at most), but by a process that was stopped within, or by a number that a
-/// peer has made up.
+/// peer has made up. And how often a waiter looks meanwhile: one that was stopped itself has not been patient.
 const PATIENCE_NS: u64 = 3_000_000_000;
+const LOOKS_MIN: u32 = 10_000;
 
 /// This process has relatives that may use the same connections.
 static HAS_FORKED: AtomicU32 = AtomicU32::new(0);
@@ -87,6 +88,28 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Holds a lock in shared memory, and has noted that in our own.
+#[derive(Debug)]
+pub(crate) struct Noted<'a> {
+    note: &'a AtomicU32,
+    _held: Held<'a>,
+}
+
+impl<'a> Noted<'a> {
+    #[inline]
+    fn new(held: Held<'a>, note: &'a AtomicU32) -> Self {
+        note.store(held.holder, Ordering::Relaxed);
+        Self { note, _held: held }
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        // Before the lock is free.
+        self.note.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Takes the lock if it is free.
 #[inline]
 pub(crate) fn try_hold(word: &AtomicU32) -> Option<Held<'_>> {
@@ -96,11 +119,27 @@ pub(crate) fn try_hold(word: &AtomicU32) -> Option<Held<'_>> {
         .map(|_| Held { word, holder })
 }
 
+/// As `try_hold`, with a note.
+pub(crate) fn try_hold_noted<'a>(word: &'a AtomicU32, note: &'a AtomicU32) -> Option<Noted<'a>> {
+    try_hold(word).map(|held| Noted::new(held, note))
+}
+
+/// Of a lock that the other end of a connection can write: the holder's number in `note`, which it cannot, says that it is none that it has made up.
+#[inline]
+pub(crate) fn hold_noted<'a>(word: &'a AtomicU32, note: &'a AtomicU32) -> Noted<'a> {
+    let held = match try_hold(word) {
+        Some(held) => held,
+        None => wait(word, true, Some(note)),
+    };
+    Noted::new(held, note)
+}
+
+/// Of a lock that this process shares with its relatives only.
 #[inline]
 pub(crate) fn hold(word: &AtomicU32) -> Held<'_> {
     match try_hold(word) {
         Some(held) => held,
-        None => wait(word, true),
+        None => wait(word, true, None),
     }
 }
 
@@ -109,14 +148,16 @@ pub(crate) fn hold(word: &AtomicU32) -> Held<'_> {
 fn hold_own(word: &AtomicU32) -> Held<'_> {
     match try_hold(word) {
         Some(held) => held,
-        None => wait(word, false),
+        None => wait(word, false, None),
     }
 }
 
 #[cold]
-fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
+fn wait<'a>(word: &'a AtomicU32, is_shared: bool, note: Option<&AtomicU32>) -> Held<'a> {
     let mut rounds = 0u32;
-    let mut since = (0, 0);
+    // When a holder was seen first of which nobody but the word says that it is one, and looks since.
+    let (mut since_ns, mut looks) = (sys::now_ns(), 0u32);
+    let mut last = 0;
     loop {
         for _ in 0..SPINS {
             if word.load(Ordering::Relaxed) == 0
@@ -136,15 +177,18 @@ fn wait(word: &AtomicU32, is_shared: bool) -> Held<'_> {
         // `holder == thread()`: a signal handler has interrupted its own thread, which cannot go on before the handler has ended. What both move may
         // then be lost or come twice.
         let now_ns = sys::now_ns();
-        if since.0 != holder {
-            since = (holder, now_ns);
-        }
         let is_foreign = !sys::is_own_thread(holder);
+        let is_noted = note.is_none_or(|note| note.load(Ordering::Relaxed) == holder);
+        if holder == 0 || !is_foreign && is_noted || is_foreign && holder != last {
+            (since_ns, looks) = (now_ns, 0);
+        }
+        last = holder;
+        looks = looks.saturating_add(1);
         let is_gone = holder != 0
             && (holder == thread()
                 || !may_hold(holder)
                 || is_foreign && !is_shared
-                || is_foreign && now_ns - since.1 > PATIENCE_NS);
+                || looks > LOOKS_MIN && now_ns - since_ns > PATIENCE_NS);
         if is_gone
             && word
                 .compare_exchange(holder, thread(), Ordering::Acquire, Ordering::Relaxed)
@@ -240,5 +284,37 @@ mod tests {
         word.store(dead, Ordering::Relaxed);
         drop(hold(&word));
         assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    /// A number of a living thread that the other end has made up holds nobody up for ever; a thread that holds the lock is waited for.
+    #[test]
+    fn made_up_holders_are_found_out() {
+        let (word, note) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let (told, number) = std::sync::mpsc::channel();
+            let (wait, over) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                told.send(thread()).expect("the test waits");
+                let _ = over.recv();
+            });
+            word.store(number.recv().expect("a number"), Ordering::Relaxed);
+            let held = hold_noted(&word, &note);
+            assert_eq!(note.load(Ordering::Relaxed), thread());
+            drop(wait);
+            drop(held);
+        });
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert_eq!(note.load(Ordering::Relaxed), 0);
+        let is_over = AtomicU32::new(0);
+        let held = hold_noted(&word, &note);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _held = hold_noted(&word, &note);
+                assert_eq!(is_over.load(Ordering::Relaxed), 1);
+            });
+            std::thread::sleep(std::time::Duration::from_nanos(PATIENCE_NS + 1_000_000_000));
+            is_over.store(1, Ordering::Relaxed);
+            drop(held);
+        });
     }
 }

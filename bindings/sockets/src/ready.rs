@@ -8,7 +8,6 @@ use std::sync::atomic::{Ordering, fence};
 use libc::c_int;
 
 use crate::demotion;
-use crate::lock::hold;
 use crate::ring::{ENDED, RESET};
 use crate::stream::{self, ROOM_BYTES};
 use crate::sys;
@@ -52,7 +51,7 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     let (end, other) = (using.mine(), using.theirs());
     let own = &end.own;
     if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
-        let _held = hold(&own.sending);
+        let _held = using.hold_sending();
         demotion::go_back(using, fd);
     }
     let is_before = stream::is_before_ring(using);

@@ -15,14 +15,13 @@ mod kernel;
 mod places;
 mod waits;
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use libc::{c_int, iovec};
 use tsumuji_streams::news;
 
 use crate::explain;
 use crate::handshake;
-use crate::lock::hold;
 use crate::ring::{Broken, DOORBELL, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
@@ -56,7 +55,7 @@ pub(crate) fn is_carried(using: &Use, fd: c_int) -> bool {
 fn go_over(using: &Use, fd: c_int) -> bool {
     let end = using.mine();
     {
-        let _held = hold(&end.own.sending);
+        let _held = using.hold_sending();
         if end.out.switch_at.load(Ordering::Relaxed) == 0 {
             // Bells must not wait for company.
             let no_delay: c_int =
@@ -116,7 +115,7 @@ pub(crate) fn tell(using: &Use, fd: c_int, is_sender: bool) {
         }
     }
     if needs_bell {
-        let _held = (!is_sender).then(|| hold(&using.mine().own.sending));
+        let _held = (!is_sender).then(|| using.hold_sending());
         ring_bell(using, fd);
     }
 }
@@ -257,7 +256,7 @@ fn try_send(
 ) -> Result<usize> {
     let is_ring = is_carried(using, fd);
     let end = using.mine();
-    let _held = hold(&end.own.sending);
+    let _held = using.hold_sending();
     if !is_ring && end.out.switch_at.load(Ordering::Relaxed) == 0 {
         return send_by_tcp(using, fd, buffers, skip, flags);
     }
@@ -279,7 +278,7 @@ fn try_send(
         sent += bytes;
         tell(using, fd, true);
     }
-    using.sent.fetch_add(sent as u64, Ordering::Relaxed);
+    count(&using.sent, sent);
     if sent > 0 || skip == total {
         return Ok(sent);
     }
@@ -290,6 +289,12 @@ fn try_send(
         Ok(_) => Ok(0),
         Err(what) => Err(broken(using, what)),
     }
+}
+
+/// Caller: holder of the lock of that direction, so that nobody else counts.
+fn count(word: &AtomicU64, bytes: usize) {
+    let before = word.load(Ordering::Relaxed);
+    word.store(before.wrapping_add(bytes as u64), Ordering::Relaxed);
 }
 
 /// Sends before the ring, or after it. Caller: holder of `sending`.
@@ -443,15 +448,17 @@ fn try_receive(
     skip: usize,
     how: Reading,
 ) -> Result<usize> {
-    is_carried(using, fd);
-    let _held = hold(&using.mine().own.receiving);
+    let was_carried = is_carried(using, fd);
+    let _held = using.hold_receiving();
     if is_before_ring(using)
         && let Some(received) = receive_before_ring(using, fd, buffers, skip, how)?
     {
         return Ok(received);
     }
     // The bell that tells of the ring may have been taken just now: who reads from there has gone over, and is told of news by memory from now on.
-    is_carried(using, fd);
+    if !was_carried {
+        is_carried(using, fd);
+    }
     let ring = using.reader();
     let read = || {
         ring.read(buffers, skip, how)
@@ -565,7 +572,7 @@ pub(crate) fn until_something(
             return Ok(Found::Bytes(bytes));
         }
         if other.inn.wants_tcp.load(Ordering::Acquire) != 0 {
-            let _held = hold(&using.mine().own.sending);
+            let _held = using.hold_sending();
             demotion::go_back(using, fd);
         }
         if demotion::is_behind(using) {
@@ -604,7 +611,7 @@ pub(crate) fn until_something(
 
 /// Room was made: whoever waits for it is told. Caller: holder of `receiving`.
 pub(crate) fn has_taken(using: &Use, fd: c_int, bytes: usize) {
-    using.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    count(&using.received, bytes);
     let wants_room = &using.theirs().out.wants_room;
     fence(Ordering::SeqCst);
     if wants_room.load(Ordering::Relaxed) != 0

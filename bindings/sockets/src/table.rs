@@ -14,7 +14,7 @@ use crate::address::Pair;
 use crate::epoll::{Epoll, Interest};
 use crate::idle::Spin;
 use crate::listener::Listener;
-use crate::lock::Locked;
+use crate::lock::{Locked, Noted, hold_noted, thread, try_hold_noted};
 use crate::ring::{CLAIMED, CLIENT, End, Memory, Ring, Slot, WITHDRAWN};
 use crate::segment::{self, Segment, SegmentRef};
 use crate::sys;
@@ -44,6 +44,9 @@ pub(crate) struct Socket {
     /// Calls of threads that a forked child does not have are counted among its users.
     has_lost_users: AtomicU32,
     memory: AtomicPtr<u8>,
+    /// The threads of this process that hold the locks `Own::sending` and `Own::receiving`.
+    sender: AtomicU32,
+    receiver: AtomicU32,
     slot: AtomicU32,
     side: AtomicU32,
     /// Known to be carried: both ends have agreed.
@@ -156,6 +159,26 @@ impl Socket {
         } else {
             FAR.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    pub(crate) fn hold_sending(&self) -> Noted<'_> {
+        hold_noted(&self.mine().own.sending, &self.sender)
+    }
+
+    /// For who reads the ring.
+    #[inline]
+    pub(crate) fn hold_receiving(&self) -> Noted<'_> {
+        hold_noted(&self.mine().own.receiving, &self.receiver)
+    }
+
+    pub(crate) fn try_hold_receiving(&self) -> Option<Noted<'_>> {
+        try_hold_noted(&self.mine().own.receiving, &self.receiver)
+    }
+
+    /// Whether the calling thread has it.
+    pub(crate) fn holds_receiving(&self) -> bool {
+        self.receiver.load(Ordering::Relaxed) == thread()
     }
 
     /// A descriptor of it, if any is left.

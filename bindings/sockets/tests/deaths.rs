@@ -204,6 +204,23 @@ fn a_server_survives_a_hostile_client() {
     }
 }
 
+/// A client that makes a server believe that its connection waits does not stop it.
+#[test]
+fn a_server_that_does_not_wait_cannot_be_made_to() {
+    let Some(mortal) = Mortal::new("a_server_that_does_not_wait_cannot_be_made_to") else {
+        return;
+    };
+    let (_server, port) = mortal.serve("drain");
+    let mut client = mortal.start(&["block", &port]);
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(100));
+        let talker = mortal.start(&["talk", &port, "50"]);
+        talker.notices();
+    }
+    let ended = client.0.try_wait().expect("a child");
+    assert!(ended.is_none(), "{ended:?}");
+}
+
 /// A server that stands still holds up its clients, who go on when it does.
 #[test]
 fn a_stopped_server_goes_on() {

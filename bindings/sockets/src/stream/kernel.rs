@@ -6,7 +6,6 @@ use libc::c_int;
 
 use super::{Found, far, is_before_ring, waits};
 use crate::demotion;
-use crate::lock::try_hold;
 use crate::ring::{BY_BELLS, ENDED, OWED, RESET};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
@@ -167,7 +166,7 @@ pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
     let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
     // Who receives counts bells and bytes of its own.
-    let receiving = try_hold(&using.mine().own.receiving);
+    let receiving = using.try_hold_receiving();
     if receiving.is_some() && rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
         let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));
     }

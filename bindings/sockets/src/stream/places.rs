@@ -7,11 +7,10 @@ use std::sync::atomic::{Ordering, fence};
 use libc::{c_int, iovec};
 
 use super::{
-    Found, Until, before_ring, broken, has_taken, is_before_ring, is_carried, receive, send, tell,
-    until_something, wait_for_room,
+    Found, Until, before_ring, broken, count, has_taken, is_before_ring, is_carried, receive, send,
+    tell, until_something, wait_for_room,
 };
 use crate::demotion;
-use crate::lock::hold;
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 
@@ -39,7 +38,7 @@ pub(crate) fn send_from(
         return send_from_memory(using, fd, most, source, fill);
     }
     let out = &using.mine().out;
-    let held = hold(&using.mine().own.sending);
+    let held = using.hold_sending();
     if before_ring(using, fd, most)?.is_some() {
         // What is taken counts as sent.
         let mut room = vec![0u8; most.min(PIECE_BYTES)];
@@ -63,7 +62,7 @@ pub(crate) fn send_from(
     let bytes = filled?;
     if bytes > 0 {
         tell(using, fd, true);
-        using.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        count(&using.sent, bytes);
     }
     Ok(bytes)
 }
@@ -93,7 +92,7 @@ fn send_from_memory(
             Ok(more) => sent += more,
             // A time-out is none of these bytes' business: they have left the pipe.
             Err(AGAIN) if source == Source::Pipe => {
-                let waited = wait_for_room(using, fd, &mut Until::new(libc::SO_SNDTIMEO));
+                let waited = wait_for_room(using, fd, &mut Until::regardless(libc::SO_SNDTIMEO));
                 if let Err(error) = waited
                     && ![AGAIN, Errno(libc::EINTR)].contains(&error)
                 {
@@ -130,7 +129,7 @@ pub(crate) fn receive_into(
         receive(using, fd, &buffers, libc::MSG_DONTWAIT)?;
         return Ok(Found::Bytes(taken));
     }
-    let _held = hold(&using.mine().own.receiving);
+    let _held = using.hold_receiving();
     let ring = using.reader();
     let read = || {
         ring.read_with(most, &drain)

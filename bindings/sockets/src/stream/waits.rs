@@ -10,7 +10,7 @@ use libc::c_int;
 
 use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
-use crate::lock::{hold, may_hold, thread};
+use crate::lock::{may_hold, thread};
 use crate::ring::{BELL, FUTEX, Own};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::{self, Use};
@@ -70,15 +70,27 @@ impl Until {
         }
     }
 
+    /// The same for bytes that must go, whatever the program wants.
+    pub(crate) fn regardless(option: c_int) -> Self {
+        Self {
+            began_ns: Some(sys::now_ns()),
+            ..Self::new(option)
+        }
+    }
+
     /// Whether the other end's word is waited for, not the kernel's: what nobody tells must be seen, and idle connections shall cost nothing.
     fn may_sleep_on_word(&self) -> bool {
         self.silent < WORD_NS.len()
     }
 
-    /// An error: the time is over.
+    /// An error: the time is over, or the program does not wait.
     pub(crate) fn left(&mut self, fd: c_int) -> Result<Left> {
         let (now_ns, option) = (sys::now_ns(), self.option);
         let Some(began_ns) = self.began_ns else {
+            // The other end can write the word that says whether the program waits.
+            if sys::is_nonblocking(fd) {
+                return Err(AGAIN);
+            }
             self.began_ns = Some(now_ns);
             let rest = None;
             return Ok(Left { fd, option, rest });
@@ -331,7 +343,7 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
         or_restart(left.ns(), sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
         if is_deaf {
             // A dead end is known by its answer only.
-            let _held = hold(&own.sending);
+            let _held = using.hold_sending();
             ring_bell(using, fd);
         }
         ask(using, fd);

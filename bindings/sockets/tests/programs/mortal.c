@@ -1,5 +1,5 @@
 // Ends that are killed: `mortal serve FILE` echoes to all its clients by epoll and writes its port into FILE; `mortal fork FILE` does so with a process
-// for each client; `mortal talk PORT COUNT` sends and receives over four connections, COUNT rounds (0: for ever), and checks what comes back. A
+// for each client, `mortal drain FILE` without waiting for any; `mortal talk PORT COUNT` sends and receives over four connections, COUNT rounds (0: for ever), and checks what comes back. A
 // connection that ends is no failure of the program's, unless COUNT rounds were asked for: then 1.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@
 
 static char room[200000];
 
-static int serve(const char *file, int forks)
+static int serve(const char *file, int forks, int drains)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
@@ -35,7 +35,7 @@ static int serve(const char *file, int forks)
         for (int at = 0; at < count; at++) {
             int fd = events[at].data.fd;
             if (fd == listener) {
-                fd = accept(listener, NULL, NULL);
+                fd = accept4(listener, NULL, NULL, drains ? SOCK_NONBLOCK : 0);
                 if (forks) {
                     if (fork() == 0) {
                         close(listener);
@@ -53,6 +53,13 @@ static int serve(const char *file, int forks)
                 continue;
             }
             ssize_t bytes = read(fd, room, sizeof room);
+            // Until there is nothing more.
+            while (drains && bytes > 0) {
+                send(fd, room, bytes, MSG_NOSIGNAL);
+                bytes = read(fd, room, sizeof room);
+            }
+            if (drains && bytes < 0 && errno == EAGAIN)
+                continue;
             for (ssize_t done = 0, more; done < bytes; done += more)
                 if ((more = send(fd, room + done, bytes - done, MSG_NOSIGNAL)) < 0)
                     bytes = -1;
@@ -120,12 +127,45 @@ static int scribble(int port)
     return !found;
 }
 
+// Tells a server that does not wait that it does, and reads nothing of what it answers: the word `is_nonblocking` of its end of the first slot, which must be set before.
+static int block(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    char line[400];
+    volatile unsigned *word = NULL;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&address, sizeof address))
+        return 1;
+    for (int round = 0; round < 3; round++)
+        if (send(fd, "hello", 5, MSG_NOSIGNAL) != 5 || recv(fd, line, 5, MSG_WAITALL) != 5)
+            return 1;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long begin;
+        if (strstr(line, "tsumuji-sockets") && sscanf(line, "%lx-", &begin) == 1)
+            word = (unsigned *)(begin + 4096 + 128 + 256 + 128 + 24);
+    }
+    if (!word || *word != 1)
+        return 4;
+    for (int round = 0; round < 200; round++) {
+        *word = 0;
+        send(fd, room, sizeof room, MSG_NOSIGNAL | MSG_DONTWAIT);
+        usleep(1000);
+    }
+    for (;;)
+        pause();
+}
+
 int main(int count, char **words)
 {
     if (count == 3 && !strcmp(words[1], "serve"))
-        return serve(words[2], 0);
+        return serve(words[2], 0, 0);
     if (count == 3 && !strcmp(words[1], "fork"))
-        return serve(words[2], 1);
+        return serve(words[2], 1, 0);
+    if (count == 3 && !strcmp(words[1], "drain"))
+        return serve(words[2], 0, 1);
+    if (count == 3 && !strcmp(words[1], "block"))
+        return block(atoi(words[2]));
     if (count == 3 && !strcmp(words[1], "scribble"))
         return scribble(atoi(words[2]));
     if (count == 4 && !strcmp(words[1], "talk"))
