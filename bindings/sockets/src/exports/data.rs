@@ -45,6 +45,18 @@ unsafe fn vector<'a>(vector: *const iovec, count: usize, too_many: c_int) -> Res
 }
 
 fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
+    if buffers.iter().any(|buffer| buffer.iov_len > 0) {
+        return stream::receive(using, fd, buffers, flags);
+    }
+    // The kernel waits for data all the same.
+    let mut byte = 0u8;
+    let room = one((&raw mut byte).cast(), 1);
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_PEEK;
+    stream::receive(using, fd, &room, flags).map(|_| 0)
+}
+
+/// As `read` does, which asks nobody for no bytes.
+fn read_into(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
     if buffers.iter().all(|buffer| buffer.iov_len == 0) {
         return Ok(0);
     }
@@ -53,7 +65,7 @@ fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<us
 
 /// # Safety
 /// `buffers` has `count` entries.
-unsafe fn receive_all(
+unsafe fn read_all(
     using: &Use,
     fd: c_int,
     (buffers, count): (*const iovec, c_int),
@@ -61,7 +73,7 @@ unsafe fn receive_all(
 ) -> ssize_t {
     // SAFETY: as the caller promises; a negative count is refused as too large.
     let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-    size(buffers.and_then(|buffers| receive(using, fd, buffers, flags?)))
+    size(buffers.and_then(|buffers| read_into(using, fd, buffers, flags?)))
 }
 
 /// # Safety
@@ -78,7 +90,7 @@ unsafe fn send_all(
 }
 
 of_streams! {
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t = |using| size(receive(&using, fd, &one(buffer, count), 0));
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t = |using| size(read_into(&using, fd, &one(buffer, count), 0));
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t = |using| size(stream::send(&using, fd, &one(buffer, count), 0));
     fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t = |using| size(receive(&using, fd, &one(buffer, count), flags));
     fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t = |using| {
@@ -98,7 +110,7 @@ of_streams! {
     };
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t = |using| {
         // SAFETY: the program's own vector.
-        unsafe { receive_all(&using, fd, (buffers, count), Ok(0)) }
+        unsafe { read_all(&using, fd, (buffers, count), Ok(0)) }
     };
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t = |using| {
         // SAFETY: the program's own vector.
@@ -151,7 +163,7 @@ pub(crate) unsafe extern "C" fn preadv2(
     // SAFETY: the program's own arguments.
     unsafe {
         match table::stream(fd).filter(|_| position == -1) {
-            Some(using) => receive_all(&using, fd, (buffers, count), without_position(flags)),
+            Some(using) => read_all(&using, fd, (buffers, count), without_position(flags)),
             None => real::preadv2(fd, buffers, count, position, flags),
         }
     }

@@ -547,3 +547,29 @@ CASE(recvmmsg_error_after_a_part)
     tell("then", recv(ends.client, first, 10, 0));
     waitpid(child, NULL, 0);
 }
+
+// No bytes are asked for: `read` returns at once, `recv` waits until there are some, or an end.
+CASE(receive_no_bytes)
+{
+    struct ends ends = pair();
+    char byte;
+    struct iovec part = {&byte, 0};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    tell("read", read(ends.server, &byte, 0));
+    tell("readv", readv(ends.server, &part, 1));
+    tell("recv", recv(ends.server, &byte, 0, MSG_DONTWAIT));
+    tell("recvmsg", recvmsg(ends.server, &message, MSG_DONTWAIT));
+    pid_t child = fork();
+    if (child == 0) {
+        sleep_ms(30);
+        put(ends.client, 10, 0);
+        _exit(0);
+    }
+    tell("waits", recv(ends.server, &byte, 0, 0));
+    tell("there are some", recv(ends.server, &byte, 0, MSG_DONTWAIT));
+    get(ends.server, 10, 0);
+    waitpid(child, NULL, 0);
+    close(ends.client);
+    settle();
+    tell("end", recv(ends.server, &byte, 0, 0));
+}
