@@ -11,7 +11,7 @@ use std::process::Command;
 use common::{Carried, Kernel, Way, build, carried, run, with};
 use groups::GROUPS;
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "semantics/main.c",
     "semantics/data.c",
     "semantics/ends.c",
@@ -22,6 +22,7 @@ const SOURCES: [&str; 10] = [
     "semantics/files.c",
     "semantics/back.c",
     "semantics/overlaps.c",
+    "semantics/near/ends.c",
 ];
 
 /// What each case has written.

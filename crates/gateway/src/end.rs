@@ -102,6 +102,17 @@ impl End {
         tail.wrapping_add(1).max(1)
     }
 
+    /// Of a program that is gone: it has closed the connection by a reset, or was killed with data unread.
+    pub(crate) fn was_reset(&self) -> bool {
+        let out = &self.program().out;
+        let has_ended = [&out.is_closed, &out.is_finished]
+            .iter()
+            .any(|word| word.load(Ordering::Acquire) != 0);
+        let has_unread = || self.writer().unread().is_ok_and(|unread| unread > 0);
+        out.ends_by_reset.load(Ordering::Acquire) != 0
+            || !has_ended && out.back_at.load(Ordering::Acquire) == 0 && has_unread()
+    }
+
     /// Asks to be told of room. True: there is some already.
     pub(crate) fn wants_room(&self) -> Result<bool, Broken> {
         self.mine().out.wants_room.store(1, Ordering::SeqCst);

@@ -417,8 +417,7 @@ impl Stream {
             && !self.is_refused
             && !self.is_peer_gone;
         if self.is_program_gone && !waits_for_client {
-            let is_by_reset =
-                self.is_agreed && self.end.program().out.ends_by_reset.load(Ordering::Acquire) != 0;
+            let is_by_reset = self.is_agreed && self.end.was_reset();
             if !self.tell(endpoint, Kind::Gone, &[u8::from(is_by_reset)])? {
                 return Ok(Turn::Blocked);
             }

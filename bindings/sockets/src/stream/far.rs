@@ -136,7 +136,7 @@ pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
                 events &= !libc::POLLIN;
             }
         } else if !is_half(using) {
-            own.has_ended.fetch_or(ENDED, Ordering::AcqRel);
+            super::kernel::note_end(using);
         }
     }
     events

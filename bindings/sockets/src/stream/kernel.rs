@@ -1,6 +1,6 @@
 //! What the kernel says of a stream's connection: bells that came, ends, resets.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 
@@ -38,20 +38,20 @@ pub(super) fn note_error(using: &Use, error: Errno) {
     }
 }
 
-/// The kernel has reported the other end's end. Processes that were killed, or that went past us, have said nothing; if they left data unread, theirs would have
-/// answered by a reset.
-fn note_end(using: &Use) {
-    let (end, other) = (using.mine(), using.theirs());
-    let has_said = [&other.out.is_finished, &other.out.is_closed];
-    let was_killed = end.own.has_ended.load(Ordering::Acquire) & ENDED == 0
-        && using.is_carried.load(Ordering::Acquire) != 0
-        && has_said
-            .iter()
-            .all(|word| word.load(Ordering::Acquire) == 0)
-        && [&other.out.back_at, &end.out.back_at]
-            .iter()
-            .all(|at| at.load(Ordering::Acquire) == 0);
-    if was_killed && using.writer().unread().is_ok_and(|unread| unread > 0) {
+/// The kernel has reported the other end's end. Processes that were killed, or that went past us, have said nothing; if they left data unread, the kernel
+/// would have told of a reset. Of those of another host the gateways say so.
+pub(super) fn note_end(using: &Use) {
+    let (end, out) = (using.mine(), &using.theirs().out);
+    let is_set = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
+    let has_gone_back = [&out.back_at, &end.out.back_at]
+        .iter()
+        .any(|at| at.load(Ordering::Acquire) != 0);
+    let was_killed = || {
+        !(is_set(&out.is_finished) || is_set(&out.is_closed) || has_gone_back)
+            && using.writer().unread().is_ok_and(|unread| unread > 0)
+    };
+    let is_new = end.own.has_ended.load(Ordering::Acquire) & ENDED == 0;
+    if is_new && is_set(&using.is_carried) && (is_set(&out.ends_by_reset) || was_killed()) {
         note_error(using, Errno(libc::ECONNRESET));
     } else {
         end.own.has_ended.fetch_or(ENDED, Ordering::AcqRel);

@@ -234,14 +234,3 @@ __attribute__((constructor)) static void add_ends(void)
     add_case("close_by_quick_exit_with_unread", end_with_unread, 1);
     add_case("killed_with_unread", end_with_unread, 2);
 }
-
-CASE(write_to_shut_down)
-{
-    struct ends ends = pair();
-    shutdown(ends.server, SHUT_RDWR);
-    settle();
-    for (int at = 0; at < 4; at++) {
-        tell("sent", send(ends.client, room, 100, MSG_NOSIGNAL));
-        settle();
-    }
-}

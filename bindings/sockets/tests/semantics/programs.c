@@ -377,7 +377,7 @@ __attribute__((constructor)) static void add_daemons(void)
 }
 
 // A descriptor that goes to another process by the call for many messages, as the second of them.
-CASE(pass_descriptor_by_sendmmsg)
+CASE(pass_descriptor_with_data_by_sendmmsg)
 {
     struct ends ends = pair();
     int channel[2];
