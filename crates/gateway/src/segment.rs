@@ -10,7 +10,8 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use tsumuji_streams::ring::{self, Memory, SEGMENT_BYTES, WAITERS};
+use tsumuji_streams::news;
+use tsumuji_streams::ring::{self, Memory, SEGMENT_BYTES};
 
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -85,30 +86,14 @@ impl Segment {
         &self.file
     }
 
-    /// A number for this process among the waiters of that side; those of processes that are gone are taken over. `None`: there are too many.
+    /// A number for this process among the waiters of that side. `None`: there are too many.
     pub(crate) fn take_waiter(&self, side: usize) -> Option<usize> {
-        let owners = &self.memory.header().owners[side];
-        (0..WAITERS).find(|waiter| {
-            let word = &owners[*waiter];
-            let owner = word.load(Ordering::Acquire);
-            let is_free = owner == 0 || !is_alive(owner);
-            is_free
-                && word
-                    .compare_exchange(
-                        owner,
-                        std::process::id(),
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-        })
+        news::take_waiter(self.memory, side, std::process::id(), is_alive)
     }
-}
 
-impl Segment {
     /// Gives such a number back.
     pub(crate) fn free_waiter(&self, side: usize, waiter: usize) {
-        self.memory.header().owners[side][waiter].store(0, Ordering::Release);
+        news::free_waiter(self.memory, side, waiter, std::process::id());
     }
 }
 

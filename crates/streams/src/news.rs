@@ -1,4 +1,4 @@
-//! Telling an end of a connection that there is something new for it, and learning that it sleeps.
+//! Telling an end of a connection that there is something new for it, and learning that it sleeps; the numbers of those who are told.
 //!
 //! Who produces makes its news visible, then calls `mark`, which looks for sleepers; who is about to sleep says so, then looks once more. There is a
 //! fence between the two on either side.
@@ -57,4 +57,27 @@ pub fn mark(memory: Memory, slot: usize, side: usize) -> Sleepers {
         found.ways |= inn.is_asleep.swap(0, Ordering::SeqCst);
     }
     found
+}
+
+/// A number for this process, `pid`, among the waiters of that side. Those of processes that do not live are taken over. `None`: there are too many.
+pub fn take_waiter(
+    memory: Memory,
+    side: usize,
+    pid: u32,
+    is_alive: impl Fn(u32) -> bool,
+) -> Option<usize> {
+    let owners = &memory.header().owners[side % 2];
+    owners.iter().position(|word| {
+        let owner = word.load(Ordering::Acquire);
+        (owner == 0 || !is_alive(owner))
+            && word
+                .compare_exchange(owner, pid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    })
+}
+
+/// Gives such a number back.
+pub fn free_waiter(memory: Memory, side: usize, waiter: usize, pid: u32) {
+    let word = &memory.header().owners[side % 2][waiter];
+    let _ = word.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed); // taken over otherwise
 }

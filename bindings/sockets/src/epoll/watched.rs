@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use tsumuji_streams::news;
+
 use super::{Epoll, Interest, State, Watched};
-use crate::ring::{DOORBELL, Plate, WAITERS};
-use crate::segment::SegmentRef;
+use crate::ring::{DOORBELL, Plate};
 use crate::table::Use;
 use crate::{arena, stream, sys};
 
@@ -36,7 +37,9 @@ impl Epoll {
         let at = match at {
             Some(at) => at,
             None => {
-                let Some(waiter) = take_waiter(&segment, side) else {
+                let (memory, pid) = (segment.get().memory(), sys::getpid());
+                let taken = news::take_waiter(memory, side, pid, sys::is_thread_alive);
+                let Some(waiter) = taken else {
                     return false;
                 };
                 state.watched.push(Watched {
@@ -117,26 +120,8 @@ pub(super) fn say(watched: &Watched, way: u32, plate: Plate) {
         .store(way, Ordering::SeqCst);
 }
 
-/// A number for this process in the segment. Those of processes that are gone are taken over.
-fn take_waiter(segment: &SegmentRef, side: usize) -> Option<usize> {
-    let pid = sys::getpid();
-    let owners = &segment.get().memory().header().owners[side];
-    (0..WAITERS).find(|waiter| {
-        let owner = owners[*waiter].load(Ordering::Acquire);
-        (owner == 0 || !sys::is_thread_alive(owner))
-            && owners[*waiter]
-                .compare_exchange(owner, pid, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-    })
-}
-
 pub(super) fn free_waiter(watched: &Watched) {
     say(watched, 0, Plate::default());
-    let header = watched.segment.get().memory().header();
-    let _ = header.owners[watched.side][watched.waiter].compare_exchange(
-        sys::getpid(),
-        0,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
+    let memory = watched.segment.get().memory();
+    news::free_waiter(memory, watched.side, watched.waiter, sys::getpid());
 }

@@ -116,6 +116,15 @@ of_streams! {
         // SAFETY: the program's own vector.
         unsafe { send_all(&using, fd, (buffers, count), Ok(0)) }
     };
+    /// Position -1 is that of the descriptor, which a socket does not have; any other is refused for it.
+    fn preadv2(fd: c_int, buffers: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t = |using if (position == -1)| {
+        // SAFETY: the program's own vector.
+        unsafe { read_all(&using, fd, (buffers, count), without_position(flags)) }
+    };
+    fn pwritev2(fd: c_int, buffers: *const iovec, count: c_int, position: off_t, flags: c_int) -> ssize_t = |using if (position == -1)| {
+        // SAFETY: the program's own vector.
+        unsafe { send_all(&using, fd, (buffers, count), without_position(flags)) }
+    };
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = |using| {
         // SAFETY: the program's own arguments.
         unsafe {
@@ -148,41 +157,6 @@ fn without_position(flags: c_int) -> Result<c_int> {
         flags if flags & !known != 0 => Err(Errno(libc::EOPNOTSUPP)),
         flags if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
         _ => Ok(0),
-    }
-}
-
-/// Position -1 is that of the descriptor, which a socket does not have; any other is refused for it.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn preadv2(
-    fd: c_int,
-    buffers: *const iovec,
-    count: c_int,
-    position: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        match table::stream(fd).filter(|_| position == -1) {
-            Some(using) => read_all(&using, fd, (buffers, count), without_position(flags)),
-            None => real::preadv2(fd, buffers, count, position, flags),
-        }
-    }
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn pwritev2(
-    fd: c_int,
-    buffers: *const iovec,
-    count: c_int,
-    position: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        match table::stream(fd).filter(|_| position == -1) {
-            Some(using) => send_all(&using, fd, (buffers, count), without_position(flags)),
-            None => real::pwritev2(fd, buffers, count, position, flags),
-        }
     }
 }
 

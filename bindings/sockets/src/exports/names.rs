@@ -2,13 +2,13 @@
 //!
 //! What a line says goes for the arguments that the program has given, which is all that makes these functions safe.
 
-/// Functions of a descriptor: of a stream what the line says, of all others the next function of that name.
+/// Functions of a descriptor: of a stream, where `if` holds, what the line says; otherwise the next function of that name.
 macro_rules! of_streams {
-    ($($(#[$doc:meta])* fn $name:ident($fd:ident: c_int $(, $argument:ident: $type:ty)*) -> $result:ty = |$using:ident| $ours:expr;)*) => { $(
+    ($($(#[$doc:meta])* fn $name:ident($fd:ident: c_int $(, $argument:ident: $type:ty)*) -> $result:ty = |$using:ident $(if ($guard:expr))?| $ours:expr;)*) => { $(
         $(#[$doc])*
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C" fn $name($fd: c_int $(, $argument: $type)*) -> $result {
-            match $crate::table::stream($fd) {
+            match $crate::table::stream($fd)$(.filter(|_| $guard))? {
                 Some($using) => $ours,
                 // SAFETY: the program's own arguments.
                 None => unsafe { $crate::real::$name($fd $(, $argument)*) },
