@@ -1,4 +1,4 @@
-# `make help` lists what there is. Every target installs what it lacks first (scripts/setup.sh says what).
+# `make help` lists what there is. Targets that build or test install what they lack first (scripts/setup.sh says what).
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)

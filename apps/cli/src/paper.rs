@@ -84,7 +84,7 @@ pub(crate) struct Args {
     /// Workers of the simulated lines of relax-…, by commas, however long they take; or none. Default: the paper's 4 and 7, or 1 to 256 where workers are varied, as many as half a minute allows
     #[arg(long, value_name = "N")]
     simulate: Option<relax::Simulate>,
-    /// The link: udp (as in the paper; the default), packet or xdp
+    /// The link: of suci-… udp (as in the paper; the default), packet or xdp; of l2rtc-fig10 any, default shm; of relax-… one of the figure's, default all
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// Rate of every cable, or none: no limit [default: of suci-… 100mbit, as in the paper; of sdp-… none]
@@ -96,7 +96,7 @@ pub(crate) struct Args {
     /// Repetitions of one measurement; default: by size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
-    /// Rounds in which tsumuji and its peers are measured in turn at each size; default: 3
+    /// Rounds in which tsumuji and its peers are measured in turn at each size; default: 3, of mech-… and of relax-… 5
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: Option<u64>,
     /// Measure every other size, once: a fifth of the time, for a first look only
@@ -105,7 +105,7 @@ pub(crate) struct Args {
     /// Write every number as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw the figure: throughput over size, both logarithmic
+    /// Draw the figure
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Print one JSON object

@@ -48,7 +48,7 @@ use show::{Bar, Run, Traffic};
 /// Solve A x = b in this process, or with several, by whatever is fastest; or by relaxation.
 ///
 /// Without options this process solves by itself: one factorisation where that is cheap, otherwise conjugate gradients or GMRES. An option that concerns
-/// messages or workers (--hosts, --link, --loss, --workers …) makes processes solve, by conjugate gradients or GMRES; one that concerns laps (--inner,
+/// messages (--hosts, --link, --loss …), or --workers, makes processes solve, by conjugate gradients or GMRES; one that concerns laps (--inner,
 /// --omega, --elements, --executor, --mode async …) makes them relax. The residual that is reported is computed from A, b
 /// and x, never taken from the iteration. Without --rhs, b = A·1. Exit code 1 if the tolerance was not reached, for whatever reason (which is named), a
 /// lost worker included; 130 if interrupted. An x that does not
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// The right-hand side (.mtx or .npy); ones: A times ones (default), which is easy for some methods; random: A times a random vector
     #[arg(long, value_name = "FILE|ones|random")]
     rhs: Option<PathBuf>,
-    /// Write the solution to this file (.npy or .mtx)
+    /// Write the solution to this file (.npy or .mtx; of a netlist .csv)
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write how the residual fell, as CSV
@@ -118,19 +118,19 @@ pub(crate) struct Args {
     /// Runs at each value
     #[arg(long, value_name = "R", requires = "sweep", value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeat: Option<u64>,
-    /// Processes (or threads) that relax; default: one a core, at most one a row
+    /// Processes that solve; threads with --mode threads, or with --method cg or gmres where no option concerns messages; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
     #[command(flatten)]
     team: TeamArgs,
     /// processes: several processes, with the method that suits them; async: they relax, and no worker waits; sync: they relax, and all wait for each
-    /// other each lap; threads and single: one process without messages; auto: processes if an option concerns messages or workers, async if one
+    /// other each lap; threads and single: one process without messages, which relaxes unless --method says otherwise; auto: processes if an option concerns messages or workers, async if one
     /// concerns laps, otherwise one process
     #[arg(long, value_name = "MODE", default_value = "auto")]
     mode: ModeName,
     /// relax: laps alone; relax+gcr: with the best combination of what they achieved at pauses; gmres and cg: Krylov methods, between threads or
-    /// processes; direct: one factorisation, in one process; auto: in one process the fastest of direct, cg and gmres, between processes cg or gmres,
-    /// and relax+gcr where that fails
+    /// processes; direct: one factorisation, in one process; auto: without --mode, in one process the fastest of direct, cg and gmres; with --mode processes cg or gmres,
+    /// and relax+gcr where that fails; with any other mode relax+gcr
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     method: Method,
     /// Of --method cg and gmres, for each thread's or worker's own rows: jacobi, ilu, milu (incomplete LU with the row sums kept), lu (complete) or lap
@@ -170,19 +170,19 @@ pub(crate) struct Args {
     /// Write the last known x to this file (.npy or .mtx) while the run goes on
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Seconds between two of these
+    /// Seconds between two of these, 0.01 to 60
     #[arg(long, value_name = "S", default_value = "10", requires = "checkpoint", value_parser = crate::bench::seconds)]
     every: Duration,
     /// Begin with the x of this file: a checkpoint, or a solution of a system nearby
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Take a worker for lost that is not heard of for so long, in seconds; its rows go to the others
+    /// Take a worker for lost that is not heard of for so long, 0.01 to 60 seconds; its rows go to the others
     #[arg(long, value_name = "S", default_value = "10", value_parser = crate::bench::seconds)]
     lease: Duration,
-    /// Workers whose judge (node 0) dies go on for so long, in seconds, until another takes its place; default: they end
+    /// Workers whose judge (node 0) dies go on for so long, 0.01 to 60 seconds, until another takes its place; default: they end
     #[arg(long, value_name = "S", requires = "id", value_parser = crate::bench::seconds)]
     outlive: Option<Duration>,
-    /// Take the place of a judge that died: its workers keep their rows and their x. With the same options that it had, and --id 0
+    /// Take the place of a judge that died: its workers keep their rows and their x. With the same system, --rhs, --seed and --hosts, and --id 0; method and tolerance may be others
     #[arg(long, requires = "id")]
     take_over: bool,
     /// Give up after this many laps of the slowest worker

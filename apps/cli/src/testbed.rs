@@ -26,7 +26,7 @@ const HOSTS_WORTH_PROGRESS: u16 = 17;
 
 /// Try several hosts on one machine: namespaces joined by a Linux bridge.
 ///
-/// Broadcast, frame sizes, rates and loss are real: frames cross real interfaces and a real switch. Needs root.
+/// Broadcast, frame sizes, rates and loss are real: frames cross real interfaces and a real switch. Needs root, or a user namespace (docs/testbed.md).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  tsumuji testbed up -n 4 --rate 1gbit --mtu 9000\n  tsumuji testbed run -- tsumuji doctor\n  tsumuji testbed down"

@@ -190,7 +190,9 @@ fn open_stated(
     Ok(node)
 }
 
-/// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno EBADF: it was closed before).
+/// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno ECONNABORTED:
+/// it is closed, but blocks were lost or not acknowledged in time; EBADF: it was closed before; EPERM: it belongs to another thread; otherwise it is closed,
+/// and the link had failed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
     let us = FAREWELL.as_micros() as i64;
@@ -373,7 +375,7 @@ pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_
 
 /// Receives acknowledgements, and retransmits to `id` now what would be retransmitted after the library's time-out: under the congestion control `credit`
 /// the oldest packet, which asks for an acknowledgement; under `suci` it asks for permission. Not while an answer may still be on its way, for a round
-/// trip. A dead peer is tried again. Returns how many packets were sent again meanwhile; -1: an error (errno).
+/// trip. A dead peer is tried again; blocks lost with it are told once (errno ECONNABORTED). Returns how many packets were sent again meanwhile; -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -386,10 +388,13 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
             };
             let before = sent_again(node);
             node.endpoint.repair_now(to)?;
-            if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) =
-                node.endpoint.wait_writable(to, 0, 0, Duration::ZERO)
-            {
-                node.endpoint.reconnect(to)?;
+            let state = node.endpoint.wait_writable(to, 0, 0, Duration::ZERO);
+            match again_after_death(node, to, state) {
+                // Of a peer that is dead and tried again there is nothing more to tell.
+                Err(failure) if failure.code != crate::failure::TSUMUJI_EPEER => {
+                    return Err(failure);
+                }
+                _ => {}
             }
             Ok(count(sent_again(node).saturating_sub(before)))
         })

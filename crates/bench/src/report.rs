@@ -54,7 +54,7 @@ mod tests {
         }
         assert!(run("echo '{\"laps\":3}'; exit 2").is_err());
         let expired =
-            "timeout --preserve-status 0.1 sh -c 'trap \"echo {}; exit 130\" TERM; sleep 5 & wait'";
+            "timeout --preserve-status 1 sh -c 'trap \"echo {}; exit 130\" TERM; sleep 5 & wait'";
         assert!(run(expired).is_ok());
     }
 

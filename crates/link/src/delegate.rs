@@ -60,6 +60,9 @@ macro_rules! pass_on {
         fn arm_fd(&mut self) -> Result<bool, $crate::LinkError> {
             $crate::pass_on!(@call self $to link => link.arm_fd())
         }
+        fn has_unsent(&self) -> bool {
+            $crate::pass_on!(@call self $to link => link.has_unsent())
+        }
     };
     (@set_reach $to:tt) => {
         fn set_reach(&mut self, to: $crate::LinkAddr, frame_bytes: usize) {

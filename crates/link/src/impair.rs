@@ -529,6 +529,10 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         self.inner.arm_fd()
     }
 
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
+    }
+
     fn counters(&self) -> LinkCounters {
         let mut counters = self.inner.counters();
         counters.impaired_frames += self.mangler.tally.lost + self.mangler.tally.overflowed;

@@ -355,6 +355,9 @@ pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
     receiver.frame(from, frame);
 }
 
+/// Longest sleep on a link's descriptor while it has frames that did not leave.
+pub const UNSENT_SLEEP: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks, except in `wait`.
 pub trait Link {
     /// Properties of this link.
@@ -396,8 +399,14 @@ pub trait Link {
     /// A descriptor that is readable when a frame may be there, once `arm_fd` was called.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, to be received, or to be pushed by another `flush`.
+    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now; receive them first.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
+
+    /// Whether frames that were taken did not leave when they were to. `fd` does not tell when they can: sleep on it for [`UNSENT_SLEEP`] at most, then
+    /// flush again.
+    fn has_unsent(&self) -> bool {
+        false
+    }
 
     /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still
     /// sent.

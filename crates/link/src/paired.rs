@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::checked::Checked;
 use crate::shm::Shm;
-use crate::sleep::{either_of, sleep_on};
+use crate::sleep::{awake_for_unsent, either_of, sleep_on};
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
     SealCounters,
@@ -188,13 +188,10 @@ impl<N: Link> Link for Paired<N> {
             self.shm.flush()?;
             return self.network.wait(timeout.min(BLIND_SLEEP));
         }
-        self.turn.looks_in_vain = 0; // what ends the sleep may be of the network
-        let (near, far) = (self.shm.arm_fd()?, self.network.arm_fd()?);
-        match &self.both {
-            Some(both) if near && far => sleep_on(both, timeout),
-            // Frames of the network have come, or have not left.
-            _ if near => self.network.wait(timeout.min(BLIND_SLEEP))?,
-            _ => {}
+        if self.arm_fd()?
+            && let Some(both) = &self.both
+        {
+            sleep_on(both, awake_for_unsent(&self.network, timeout));
         }
         Ok(())
     }
@@ -207,6 +204,10 @@ impl<N: Link> Link for Paired<N> {
         self.turn.looks_in_vain = 0; // what ends the sleep may be of the network
         let near = self.shm.arm_fd()?;
         Ok(self.network.arm_fd()? && near)
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.network.has_unsent()
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

@@ -195,8 +195,9 @@ impl Assist<'_> {
         if done > 0 || !armed {
             core.tell_program();
         }
-        let timer = core.drive.until_due().unwrap_or(LONGEST_SLEEP);
-        let mut most = timer.min(LONGEST_SLEEP);
+        let timer = core.drive.until_due().into_iter();
+        let timer = timer.chain(core.drive.unsent_sleep()).min();
+        let mut most = timer.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
         if !armed || core.drive.has_backlog() {
             self.nap = if done > 0 {
                 NAP_LEAST

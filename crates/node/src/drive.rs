@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, UNSENT_SLEEP};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
@@ -592,14 +592,12 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let slept = if self.link.fd().is_none() {
             self.link.wait(span.min(BELL_LOOK))
         } else {
-            match (self.link.arm_fd(), self.link.fd()) {
-                (Ok(true), Some(fd)) => {
+            self.link.arm_fd().map(|armed| {
+                if let Some(fd) = self.link.fd().filter(|_| armed) {
+                    let span = self.unsent_sleep().map_or(span, |most| span.min(most));
                     wait_for_either(fd, bell.program_fd(), span);
-                    Ok(())
                 }
-                (Ok(_), _) => self.link.wait(span.min(BELL_LOOK)),
-                (Err(error), _) => Err(error),
-            }
+            })
         };
         bell.rises(bell::PROGRAM);
         bell.drain_program();
@@ -618,6 +616,14 @@ impl<L: Link, C: Clock> Drive<L, C> {
             return Some(Duration::ZERO);
         }
         self.until_due()
+            .into_iter()
+            .chain(self.unsent_sleep())
+            .min()
+    }
+
+    /// How long to sleep on the link's descriptor at most, because frames wait that it does not tell of.
+    pub(crate) fn unsent_sleep(&self) -> Option<Duration> {
+        self.link.has_unsent().then_some(UNSENT_SLEEP)
     }
 
     /// Whether a wait begins with spinning at present.

@@ -388,6 +388,10 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         self.inner.arm_fd()
     }
 
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
+    }
+
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
         self.inner.set_reach(to, frame_bytes + OVERHEAD_BYTES);
     }

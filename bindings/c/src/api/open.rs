@@ -91,8 +91,8 @@ pub unsafe extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
     objects::free(members);
 }
 
-/// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and TSUMUJI_NODE. options may be
-/// NULL. Writes the handle to *handle; close it with tsumuji_close.
+/// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, `tsumuji join`, `mpiexec`, `mpirun` or `srun`, or with
+/// TSUMUJI_CLUSTER (a hosts file) and TSUMUJI_NODE. options may be NULL. Writes the handle to *handle; close it with tsumuji_close.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_env(
     options: *const TsumujiOptions,

@@ -156,7 +156,7 @@ unsafe fn told(
     })
 }
 
-/// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
+/// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk", "relay"; with "shm+" before it where nodes share hosts ("shm+udp"). Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_char {
     // SAFETY: the header asks for what `told` needs.
@@ -266,7 +266,8 @@ pub unsafe extern "C" fn tsumuji_get_flow(
     })
 }
 
-/// What node `which` reports of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+/// What node `which` reports of its traffic with `about`, in both directions; the library there answers without its program; with the option
+/// progress=program only when the program calls it. 1: answered;
 /// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_remote_flow(

@@ -183,6 +183,9 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
             let mut buffers = vec![vec![1; size]; others.len()];
             let mut receive = |messages| receive(receivers, &mut buffers, spinning, messages);
             let ready = receive(WARM_UP);
+            if ready.is_err() {
+                stop.store(true, Ordering::Relaxed); // senders may wait for room
+            }
             warm.wait();
             let (cpu, start) = (machine::process_cpu(), Instant::now());
             let result = ready.and_then(|()| receive(messages));

@@ -67,10 +67,11 @@ pub(super) fn read(reader: &mut Reader<'_>, card: &str, origin: Origin) -> Resul
             Ok(())
         }
         ".temp" => temperature(rest),
-        other if HARMLESS.contains(&other) => {
-            reader.skipped.entry(keyword.clone()).or_insert(origin.line);
-            options(reader, other, rest)
-        }
+        other if HARMLESS.contains(&other) => options(reader, other, rest).map(|is_whole| {
+            if !is_whole {
+                reader.skipped.entry(keyword.clone()).or_insert(origin.line);
+            }
+        }),
         other => Err(format!(
             "{} is not read; read are .subckt .ends .param .model .include .global .op .dc .end, and skipped are .tran .ac .print .options and their like",
             quoted(other)
@@ -244,12 +245,14 @@ fn temperature(text: &str) -> Result<(), String> {
     }
 }
 
-/// Of all options only the temperature and the conductance beside diodes change an operating point.
-fn options(reader: &mut Reader<'_>, keyword: &str, rest: &str) -> Result<(), String> {
+/// Of all options only the temperature and the conductance beside diodes change an operating point. Returns whether nothing else is there.
+fn options(reader: &mut Reader<'_>, keyword: &str, rest: &str) -> Result<bool, String> {
     if !keyword.starts_with(".opt") {
-        return Ok(());
+        return Ok(false);
     }
-    for (name, value) in pieces(rest)?.assignments {
+    let pieces = pieces(rest)?;
+    let mut is_whole = pieces.words.is_empty();
+    for (name, value) in pieces.assignments {
         let value = value.split_whitespace().next().unwrap_or("");
         match name {
             "temp" | "tnom" => temperature(value)?,
@@ -262,10 +265,10 @@ fn options(reader: &mut Reader<'_>, keyword: &str, rest: &str) -> Result<(), Str
                     ));
                 }
             },
-            _ => {}
+            _ => is_whole = false,
         }
     }
-    Ok(())
+    Ok(is_whole)
 }
 
 /// The points of a `.dc`, whose numbers may be expressions of the file's parameters. An error is one sentence without the place.

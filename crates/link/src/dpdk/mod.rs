@@ -393,6 +393,10 @@ impl Link for Dpdk {
         Ok(true)
     }
 
+    fn has_unsent(&self) -> bool {
+        self.tx.waiting() > 0
+    }
+
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
         if let Ok(mac) = ether::destination(NAME, self.mac, to) {
             let most = self.caps().frame_bytes;

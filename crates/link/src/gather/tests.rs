@@ -61,6 +61,7 @@ impl Outlet for Pipe {
 fn planned_frames_are_taken() {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 32 << 10).unwrap();
     let mut counters = LinkCounters::default();
     let mut gather = Gather::new(Pipe::default(), 2000);
     let (mut sent, mut arrived, mut was_blocked) = (0u32, 0u32, false);

@@ -412,8 +412,12 @@ impl Link for Packet {
         if self.checks.are_due() {
             self.look()?;
         }
-        // Frames in the ring make the descriptor readable by themselves; refused ones need another push.
-        Ok(!self.ring.is_ready() && self.tx.blocked().is_none())
+        // Frames in the ring make the descriptor readable by themselves.
+        Ok(!self.ring.is_ready())
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.tx.blocked().is_some()
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

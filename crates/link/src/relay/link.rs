@@ -298,7 +298,11 @@ impl Link for Relayed {
         self.flush()?;
         self.look();
         self.require_relay()?;
-        Ok(self.shm.arm_fd()? && self.open.is_none())
+        self.shm.arm_fd()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.open.is_some()
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

@@ -415,8 +415,11 @@ impl Link for Udp {
         if let Some(group) = &mut self.group {
             group.look_next();
         }
-        // Refused ones need another push, which the descriptor does not ask for.
-        Ok(!self.has_frames() && self.tx.blocked().is_none())
+        Ok(!self.has_frames())
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.tx.blocked().is_some()
     }
 
     #[inline]

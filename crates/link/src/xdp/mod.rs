@@ -324,10 +324,12 @@ impl Link for Xdp {
         self.flush()?;
         self.check_interface()?;
         self.drive_receive();
-        // Descriptors in the receive ring make the socket readable by themselves; half a frame is waited for. Frames that the kernel has not taken need
-        // another push.
-        let is_pushed = self.tx.is_down() || !self.tx.has_frames();
-        Ok(!self.rx.has_frames() && is_pushed)
+        // Descriptors in the receive ring make the socket readable by themselves; half a frame is waited for.
+        Ok(!self.rx.has_frames())
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.tx.has_frames() && !self.tx.is_down()
     }
 
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

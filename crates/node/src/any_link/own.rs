@@ -60,6 +60,7 @@ table! {
         fn caps_to(to: LinkAddr) -> LinkCaps;
         fn local_addr() -> LinkAddr;
         fn fd() -> Option<BorrowedFd<'_>>;
+        fn has_unsent() -> bool;
         fn counters() -> LinkCounters;
         fn sealing() -> Option<SealCounters>;
     }

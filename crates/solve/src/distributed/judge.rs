@@ -222,6 +222,10 @@ impl Judge {
             unheard: Vec::new(),
             out: VecDeque::new(),
         };
+        if !judge.moved {
+            // It is 0, and that is no news.
+            judge.unheard.extend((n > 0).then_some(0..n));
+        }
         judge.divide(ranges);
         judge
     }

@@ -184,6 +184,8 @@ const STANDSTILLS: u32 = 3;
 #[derive(Debug)]
 struct Course<'a> {
     patience: &'a Patience,
+    /// Most iterations.
+    most: u64,
     rhs_norm: f64,
     iterations: u64,
     /// ‖r‖ at which the recurrence counts as converged.
@@ -214,7 +216,7 @@ impl Course<'_> {
         if stops > 0.0 {
             return Some(Run::Ended(End::Stopped));
         }
-        if self.iterations >= self.patience.limits.max_laps() {
+        if self.iterations >= self.most {
             return Some(Run::Ended(End::MaxIterations));
         }
         self.patience
@@ -232,11 +234,13 @@ pub fn iterate<S: Space>(
     space: &mut S,
 ) -> Result<Ended, S::Error> {
     let limits = patience.limits;
-    let mut sums = [part.rhs_sq()];
+    // Parts that have done more than others are left fewer: the mean is one number for all, who must decide alike.
+    let mut sums = [part.rhs_sq(), limits.max_laps() as f64, 1.0];
     space.sum(&mut sums)?;
-    let rhs_norm = sums[0].sqrt();
+    let (rhs_norm, most) = (sums[0].sqrt(), (sums[1] / sums[2]) as u64);
     let mut course = Course {
         patience,
+        most,
         rhs_norm,
         iterations: 0,
         target: 0.0,
@@ -263,7 +267,7 @@ pub fn iterate<S: Space>(
         let residual = relative(sums[0].sqrt(), rhs_norm);
         let rounding = relative(f64::EPSILON * sums[1].sqrt(), rhs_norm);
         let taken = (course.iterations - std::mem::replace(&mut counted, course.iterations)) as f64;
-        let left = limits.max_laps().saturating_sub(course.iterations) as f64;
+        let left = most.saturating_sub(course.iterations) as f64;
         let needed = taken * (limits.tolerance() / residual).ln() / (residual / before).ln();
         // Where it grows, fewer than none.
         let arrives = needed > 0.0 && needed <= left && !StopRule::is_rounding(residual, rounding);

@@ -109,12 +109,13 @@ pub(super) fn join(
             endpoint
         }
         (None, Some(near)) if all_here => {
-            let attached = near
-                .meet()
-                .and_then(|host| Base::attach(std::os::fd::AsFd::as_fd(&host.memory), host.rank));
-            // The others wait for this one, whatever became of it.
+            let attached = near.meet().and_then(|host| {
+                let base = Base::attach(std::os::fd::AsFd::as_fd(&host.memory), host.rank)?;
+                Ok((base, host))
+            });
+            // The others wait for this one, whatever became of it, and may still ask it for the memory.
             space.fence().map_err(failed("wait for the others"))?;
-            let base = attached?;
+            let (base, _host) = attached?;
             let members = membership.members.len() as u16;
             let local = Membership::local(membership.me, members);
             open((base, None), local, options)
