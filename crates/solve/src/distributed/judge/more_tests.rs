@@ -66,22 +66,24 @@ fn the_best_x_is_returned() {
     assert!(kept > 0);
 }
 
+/// What a worker of nine rows tells another judge.
+fn standing(rows: Range<usize>) -> Standing {
+    Standing {
+        division: 3,
+        epoch: 5,
+        n: 9,
+        rows,
+        system: 0,
+        laps: 4.0,
+    }
+}
+
 /// Workers keep their rows and x when another judge divides them anew at once, because one of the workers has none; so do those that have only begun
 /// to load what others had.
 #[test]
 fn what_is_held_is_not_sent_again() {
     let limits = Limits::new(1e-10, 100).unwrap();
-    let standing = |rows: Range<usize>| {
-        Some(Standing {
-            division: 3,
-            epoch: 5,
-            n: 9,
-            rows,
-            system: 0,
-            laps: 4.0,
-        })
-    };
-    let told = [standing(0..5), standing(5..9), standing(0..0)];
+    let told = [0..5, 5..9, 0..0].map(|rows| Some(standing(rows)));
     let origin = (9, Origin::default());
     let mut judge = Judge::succeeding(limits, &config(Mode::Async), origin, &told, None);
     let fresh = |judge: &mut Judge| {
@@ -103,14 +105,6 @@ fn what_is_held_is_not_sent_again() {
 #[test]
 fn what_is_not_heard_of_is_not_saved() {
     let limits = Limits::new(1e-10, 100).unwrap();
-    let standing = |rows: Range<usize>| Standing {
-        division: 3,
-        epoch: 5,
-        n: 9,
-        rows,
-        system: 0,
-        laps: 4.0,
-    };
     let told = [Some(standing(0..3)), None, Some(standing(6..9))];
     let succeed = |start| {
         let origin = (9, Origin::default());
