@@ -66,7 +66,9 @@ datagram_socket *datagram(const struct datagram_addrdb *addrdb,
                           int myport,
                           int myid);
 
-// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno EBADF: it was closed before).
+// Waits up to 10 s for acknowledgements, tells the peers that this one leaves, and frees the socket. 0, or -1 (errno ECONNABORTED:
+// it is closed, but blocks were lost or not acknowledged in time; EBADF: it was closed before; EPERM: it belongs to another thread; otherwise it is closed,
+// and the link had failed).
 int datagram_close(datagram_socket *sock);
 
 // Sets the destination of the following writes. 0, or -1 (errno ENXIO: there is no such other id).
@@ -113,7 +115,7 @@ int datagram_queue_length(datagram_socket *sock, int id);
 
 // Receives acknowledgements, and retransmits to `id` now what would be retransmitted after the library's time-out: under the congestion control `credit`
 // the oldest packet, which asks for an acknowledgement; under `suci` it asks for permission. Not while an answer may still be on its way, for a round
-// trip. A dead peer is tried again. Returns how many packets were sent again meanwhile; -1: an error (errno).
+// trip. A dead peer is tried again; blocks lost with it are told once (errno ECONNABORTED). Returns how many packets were sent again meanwhile; -1: an error (errno).
 int datagram_retransmission(datagram_socket *sock,
                             int id);
 

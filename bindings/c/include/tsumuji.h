@@ -458,8 +458,8 @@ int tsumuji_members_add(struct tsumuji_members *members,
 // Frees a table; NULL has no effect.
 void tsumuji_members_free(struct tsumuji_members *members);
 
-// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and TSUMUJI_NODE. options may be
-// NULL. Writes the handle to *handle; close it with tsumuji_close.
+// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, `tsumuji join`, `mpiexec`, `mpirun` or `srun`, or with
+// TSUMUJI_CLUSTER (a hosts file) and TSUMUJI_NODE. options may be NULL. Writes the handle to *handle; close it with tsumuji_close.
 int tsumuji_open_env(const struct tsumuji_options *options,
                      struct tsumuji **handle);
 
@@ -750,7 +750,7 @@ const char *tsumuji_address(struct tsumuji *handle,
 // TCP address of this node's metrics; NULL if the option "metrics" did not ask for one. Valid until the handle is closed.
 const char *tsumuji_metrics_address(struct tsumuji *handle);
 
-// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
+// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk", "relay"; with "shm+" before it where nodes share hosts ("shm+udp"). Valid until the handle is closed.
 const char *tsumuji_link_name(struct tsumuji *handle);
 
 // 1: hello was exchanged with the peer's present incarnation.
@@ -779,7 +779,8 @@ int tsumuji_reconnect(struct tsumuji *handle, int peer);
 // State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);
 
-// What node `which` reports of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+// What node `which` reports of its traffic with `about`, in both directions; the library there answers without its program; with the option
+// progress=program only when the program calls it. 1: answered;
 // 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
 int tsumuji_get_remote_flow(struct tsumuji *handle,
                             int which,

@@ -391,7 +391,7 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
             let state = node.endpoint.wait_writable(to, 0, 0, Duration::ZERO);
             match again_after_death(node, to, state) {
                 // Of a peer that is dead and tried again there is nothing more to tell.
-                Err(failure) if failure.code != crate::failure::TSUMUJI_EPEER => {
+                Err(failure) if failure.code != crate::api::TSUMUJI_EPEER => {
                     return Err(failure);
                 }
                 _ => {}

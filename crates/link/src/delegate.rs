@@ -60,7 +60,7 @@ macro_rules! pass_on {
         fn arm_fd(&mut self) -> Result<bool, $crate::LinkError> {
             $crate::pass_on!(@call self $to link => link.arm_fd())
         }
-        fn has_unsent(&self) -> bool {
+        fn has_unsent(&mut self) -> bool {
             $crate::pass_on!(@call self $to link => link.has_unsent())
         }
     };

@@ -404,7 +404,7 @@ pub trait Link {
 
     /// Whether frames that were taken did not leave when they were to. `fd` does not tell when they can: sleep on it for [`UNSENT_SLEEP`] at most, then
     /// flush again.
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         false
     }
 

@@ -191,7 +191,7 @@ impl<N: Link> Link for Paired<N> {
         if self.arm_fd()?
             && let Some(both) = &self.both
         {
-            sleep_on(both, awake_for_unsent(&self.network, timeout));
+            sleep_on(both, awake_for_unsent(&mut self.network, timeout));
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl<N: Link> Link for Paired<N> {
         Ok(self.network.arm_fd()? && near)
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.network.has_unsent()
     }
 

@@ -23,7 +23,7 @@ pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
 }
 
 /// How long to sleep on that link's descriptor.
-pub(crate) fn awake_for_unsent(link: &impl Link, timeout: Duration) -> Duration {
+pub(crate) fn awake_for_unsent(link: &mut impl Link, timeout: Duration) -> Duration {
     match link.has_unsent() {
         true => timeout.min(UNSENT_SLEEP),
         false => timeout,

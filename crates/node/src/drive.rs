@@ -593,8 +593,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
             self.link.wait(span.min(BELL_LOOK))
         } else {
             self.link.arm_fd().map(|armed| {
+                let span = self.unsent_sleep().map_or(span, |most| span.min(most));
                 if let Some(fd) = self.link.fd().filter(|_| armed) {
-                    let span = self.unsent_sleep().map_or(span, |most| span.min(most));
                     wait_for_either(fd, bell.program_fd(), span);
                 }
             })
@@ -622,7 +622,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     }
 
     /// How long to sleep on the link's descriptor at most, because frames wait that it does not tell of.
-    pub(crate) fn unsent_sleep(&self) -> Option<Duration> {
+    pub(crate) fn unsent_sleep(&mut self) -> Option<Duration> {
         self.link.has_unsent().then_some(UNSENT_SLEEP)
     }
 

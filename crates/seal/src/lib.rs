@@ -388,7 +388,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         self.inner.arm_fd()
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.inner.has_unsent()
     }
 

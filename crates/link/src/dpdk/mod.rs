@@ -393,7 +393,7 @@ impl Link for Dpdk {
         Ok(true)
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.tx.waiting() > 0
     }
 

@@ -416,7 +416,7 @@ impl Link for Packet {
         Ok(!self.ring.is_ready())
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.tx.blocked().is_some()
     }
 

@@ -301,7 +301,7 @@ impl Link for Relayed {
         self.shm.arm_fd()
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.open.is_some()
     }
 

@@ -239,7 +239,7 @@ impl<D: Ethernet> Relay<D> {
             return self.device.wait(timeout.min(BLIND_SLEEP));
         };
         if self.shm.arm_fd()? && self.device.arm_fd()? {
-            sleep_on(both, awake_for_unsent(&self.device, timeout));
+            sleep_on(both, awake_for_unsent(&mut self.device, timeout));
         }
         Ok(())
     }

@@ -418,7 +418,7 @@ impl Link for Udp {
         Ok(!self.has_frames())
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.tx.blocked().is_some()
     }
 

@@ -328,7 +328,7 @@ impl Link for Xdp {
         Ok(!self.rx.has_frames())
     }
 
-    fn has_unsent(&self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         self.tx.has_frames() && !self.tx.is_down()
     }
 

@@ -60,7 +60,6 @@ table! {
         fn caps_to(to: LinkAddr) -> LinkCaps;
         fn local_addr() -> LinkAddr;
         fn fd() -> Option<BorrowedFd<'_>>;
-        fn has_unsent() -> bool;
         fn counters() -> LinkCounters;
         fn sealing() -> Option<SealCounters>;
     }
@@ -70,6 +69,7 @@ table! {
         fn flush() -> Result<(), LinkError>;
         fn wait(timeout: Duration) -> Result<(), LinkError>;
         fn arm_fd() -> Result<bool, LinkError>;
+        fn has_unsent() -> bool;
         fn set_reach(to: LinkAddr, frame_bytes: usize);
         fn note_time(now_ns: u64);
     }

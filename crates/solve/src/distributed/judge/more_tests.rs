@@ -95,7 +95,9 @@ fn what_is_held_is_not_sent_again() {
         }
         last
     };
-    assert_eq!(fresh(&mut judge), [vec![], vec![], vec![2..5]]);
+    let begun = fresh(&mut judge);
+    assert!(begun[..2].concat().is_empty(), "{begun:?}");
+    assert_eq!(begun[2].first(), Some(&(2..5)));
     judge.lost(2, "too").unwrap();
     let fresh = fresh(&mut judge);
     assert_eq!(fresh[..2].concat(), [2..3, 3..5], "{fresh:?}");
