@@ -356,7 +356,7 @@ pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
 }
 
 /// Longest sleep on a link's descriptor while it has frames that did not leave.
-pub const UNSENT_SLEEP: std::time::Duration = std::time::Duration::from_millis(1);
+const UNSENT_SLEEP: Duration = Duration::from_millis(1);
 
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks, except in `wait`.
 pub trait Link {
@@ -402,10 +402,15 @@ pub trait Link {
     /// Asks that the next frame make `fd` readable. `false`: frames are waiting now; receive them first.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
 
-    /// Whether frames that were taken did not leave when they were to. `fd` does not tell when they can: sleep on it for [`UNSENT_SLEEP`] at most, then
+    /// Whether frames that were taken did not leave when they were to. `fd` does not tell when they can: sleep on it for `unsent_sleep` at most, then
     /// flush again.
     fn has_unsent(&mut self) -> bool {
         false
+    }
+
+    /// Longest sleep on `fd` while frames did not leave; `None`: there are none.
+    fn unsent_sleep(&mut self) -> Option<Duration> {
+        self.has_unsent().then_some(UNSENT_SLEEP)
     }
 
     /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::checked::Checked;
 use crate::shm::Shm;
-use crate::sleep::{awake_for_unsent, either_of, sleep_on};
+use crate::sleep::{either_of, sleep_on};
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
     SealCounters,
@@ -191,7 +191,8 @@ impl<N: Link> Link for Paired<N> {
         if self.arm_fd()?
             && let Some(both) = &self.both
         {
-            sleep_on(both, awake_for_unsent(&mut self.network, timeout));
+            let most = self.network.unsent_sleep().unwrap_or(timeout);
+            sleep_on(both, timeout.min(most));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::{Link, LinkError, UNSENT_SLEEP};
+use crate::LinkError;
 
 /// A descriptor that is readable while one of the two is.
 pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
@@ -20,14 +20,6 @@ pub fn either_of(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
         epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
     }
     Ok(either)
-}
-
-/// How long to sleep on that link's descriptor.
-pub(crate) fn awake_for_unsent(link: &mut impl Link, timeout: Duration) -> Duration {
-    match link.has_unsent() {
-        true => timeout.min(UNSENT_SLEEP),
-        false => timeout,
-    }
 }
 
 /// Sleeps until one of them is ready, or `timeout` has passed, or for a shorter time. `true`: the time has passed.

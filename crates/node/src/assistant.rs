@@ -196,7 +196,7 @@ impl Assist<'_> {
             core.tell_program();
         }
         let timer = core.drive.until_due().into_iter();
-        let timer = timer.chain(core.drive.unsent_sleep()).min();
+        let timer = timer.chain(core.drive.link.unsent_sleep()).min();
         let mut most = timer.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
         if !armed || core.drive.has_backlog() {
             self.nap = if done > 0 {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, UNSENT_SLEEP};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
@@ -593,7 +593,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             self.link.wait(span.min(BELL_LOOK))
         } else {
             self.link.arm_fd().map(|armed| {
-                let span = self.unsent_sleep().map_or(span, |most| span.min(most));
+                let span = self.link.unsent_sleep().map_or(span, |most| span.min(most));
                 if let Some(fd) = self.link.fd().filter(|_| armed) {
                     wait_for_either(fd, bell.program_fd(), span);
                 }
@@ -617,13 +617,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
         self.until_due()
             .into_iter()
-            .chain(self.unsent_sleep())
+            .chain(self.link.unsent_sleep())
             .min()
-    }
-
-    /// How long to sleep on the link's descriptor at most, because frames wait that it does not tell of.
-    pub(crate) fn unsent_sleep(&mut self) -> Option<Duration> {
-        self.link.has_unsent().then_some(UNSENT_SLEEP)
     }
 
     /// Whether a wait begins with spinning at present.

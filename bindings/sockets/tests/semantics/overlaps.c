@@ -64,8 +64,8 @@ CASE(threads_close_and_accept_late)
     get(server, 10, 0);
 }
 
-// A child that has no part in the call of another thread lets go of the connection once.
-CASE(fork_during_a_call)
+// A child that has no part in the call of another thread lets go of the connection once, also if it executes another program.
+static void fork_during_a_call(int executes)
 {
     struct ends ends = pair();
     pthread_t thread = receiver(&ends.server);
@@ -73,27 +73,8 @@ CASE(fork_during_a_call)
     if (child == 0) {
         close(ends.server);
         close(ends.client);
-        exit(0);
-    }
-    waitpid(child, NULL, 0);
-    put(ends.client, 1, 0);
-    pthread_join(thread, NULL);
-    put(ends.client, 100, 1);
-    settle();
-    close(ends.server);
-    settle();
-    tell("reset", recv(ends.client, room, 10, 0));
-}
-
-// And so does one that executes another program.
-CASE(fork_and_exec_during_a_call)
-{
-    struct ends ends = pair();
-    pthread_t thread = receiver(&ends.server);
-    pid_t child = fork();
-    if (child == 0) {
-        close(ends.server);
-        close(ends.client);
+        if (!executes)
+            exit(0);
         execlp("true", "true", NULL);
         _exit(1);
     }
@@ -105,6 +86,12 @@ CASE(fork_and_exec_during_a_call)
     close(ends.server);
     settle();
     tell("reset", recv(ends.client, room, 10, 0));
+}
+
+__attribute__((constructor)) static void add_forks(void)
+{
+    add_case("fork_during_a_call", fork_during_a_call, 0);
+    add_case("fork_and_exec_during_a_call", fork_during_a_call, 1);
 }
 
 static long ms_since(const struct timeval *before)

@@ -272,9 +272,6 @@ impl<O: Outlet> Gather<O> {
         // Datagrams that the kernel did not take are copied, and the next push decides why.
         self.queue.clear();
         self.used_bytes = 0;
-        if done == frames.len() {
-            return Ok((done, pushed));
-        }
         let copied = self.gather_all(counters, to, &frames[done..]);
         Ok((done + copied, pushed))
     }

@@ -21,7 +21,7 @@ pub use link::{Described, Relayed, RelayedError};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, MacAddr, Stations};
 use crate::shm::{RING_BYTES_MAX, Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
-use crate::sleep::{awake_for_unsent, either_of, sleep_on};
+use crate::sleep::{either_of, sleep_on};
 use crate::{Frame, Link, LinkAddr, LinkError, Rings, each};
 
 /// Name of a process that is a relay, as the kernel shows it.
@@ -239,7 +239,8 @@ impl<D: Ethernet> Relay<D> {
             return self.device.wait(timeout.min(BLIND_SLEEP));
         };
         if self.shm.arm_fd()? && self.device.arm_fd()? {
-            sleep_on(both, awake_for_unsent(&mut self.device, timeout));
+            let most = self.device.unsent_sleep().unwrap_or(timeout);
+            sleep_on(both, timeout.min(most));
         }
         Ok(())
     }
