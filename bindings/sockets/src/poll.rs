@@ -282,7 +282,7 @@ fn sleep(
     for one in &mut copy {
         one.revents = 0;
     }
-    let mut must_slice = false;
+    let (mut must_slice, mut waits_for_room) = (false, false);
     let mut of_gateways = Vec::new();
     for (at, one) in ours {
         let Ours::Stream(using) = one else {
@@ -296,6 +296,8 @@ fn sleep(
         if using.is_carried.load(Ordering::Acquire) == 0 {
             continue;
         }
+        // Another thread may shut down sending, of which the kernel knows nothing.
+        waits_for_room |= ready::wants_room(fds[*at].events as u16 as u32);
         // An end that has been seen would be reported again and again.
         let has_ended = using.mine().own.has_ended.load(Ordering::Relaxed) & ENDED != 0;
         copy[*at].events = if has_ended {
@@ -320,8 +322,15 @@ fn sleep(
             copy[*at].events = stream::end_events(using) | if is_by_tcp { libc::POLLIN } else { 0 };
         }
     }
-    let is_sliced = must_slice && left.is_none_or(|left| left > SLICE_NS);
-    let most = if is_sliced { Some(SLICE_NS) } else { left };
+    let slice_ns = if must_slice {
+        SLICE_NS
+    } else if waits_for_room {
+        stream::ROOM_NS
+    } else {
+        u64::MAX
+    };
+    let is_sliced = slice_ns < left.unwrap_or(u64::MAX);
+    let most = if is_sliced { Some(slice_ns) } else { left };
     let count = sys::poll(&mut copy, most, mask)?;
     for (using, gateway) in of_gateways.iter().zip(&copy[fds.len()..]) {
         if gateway.revents != 0 {

@@ -31,7 +31,7 @@ pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_old_bells};
 use kernel::{end_by_kernel, end_or, note_error, take_bells};
 pub(crate) use places::{Source, receive_into, send_from};
-pub(crate) use waits::{Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
+pub(crate) use waits::{ROOM_NS, Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
 
 /// Bytes that are written before the receiver is told: it copies out while we copy in.
 const CHUNK_BYTES: usize = 128 << 10;

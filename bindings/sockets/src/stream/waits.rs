@@ -24,7 +24,7 @@ const SLICE_NS: u64 = 1_000_000;
 const WORD_NS: [u64; 2] = [4_000_000, 12_000_000];
 
 /// How long a thread sleeps for room before it looks whether another one has shut down sending, of which the kernel knows nothing.
-const ROOM_NS: u64 = 100_000_000;
+pub(crate) const ROOM_NS: u64 = 100_000_000;
 
 /// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
 const FOLLOW_NS: u64 = 100_000_000;

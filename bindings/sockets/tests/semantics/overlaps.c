@@ -161,6 +161,28 @@ CASE(epoll_room_by_shutdown)
     pthread_join(thread, NULL);
 }
 
+// The same for `poll`, which waits for so many connections.
+static void poll_room_by_shutdown(int count)
+{
+    struct ends ends = pair(), others = pair();
+    nonblocking(ends.client);
+    while (send(ends.client, room, sizeof room, 0) > 0)
+        ;
+    struct pollfd fds[] = {{ends.client, POLLOUT, 0}, {others.client, POLLIN, 0}};
+    tell("full", poll(fds, count, 0));
+    pthread_t thread;
+    pthread_create(&thread, NULL, shutting_down, &ends.client);
+    tell("told", poll(fds, count, 2000));
+    say("%s", events_text(fds[0].revents));
+    pthread_join(thread, NULL);
+}
+
+__attribute__((constructor)) static void add_polls(void)
+{
+    add_case("poll_room_by_shutdown", poll_room_by_shutdown, 1);
+    add_case("poll_room_by_shutdown_of_two", poll_room_by_shutdown, 2);
+}
+
 // A child has no part in the instance that it inherits, and closes what it has.
 CASE(epoll_after_a_child_closes)
 {
