@@ -31,10 +31,8 @@ enum Code {
     Reduce = 0x60,
     AllReduce = 0x70,
     AllToAll = 0x80,
-    /// By hosts, of parts of different lengths.
-    AllGatherV = 0x90,
     /// By hosts, of vectors that leaders halve: their halves may be as long as another member's whole vector.
-    HalvedAllReduce = 0xa0,
+    HalvedAllReduce = 0x90,
 }
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {

@@ -23,7 +23,7 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
-use crate::plan::{Action, Buffer, Expected, Place, Plan, Step};
+use crate::plan::{Action, Buffer, Place, Plan, Step};
 
 /// Why an operation failed, and with it its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +122,6 @@ pub(crate) struct Operation<'b> {
     steps: Vec<Step>,
     /// Copies (from, to) of the steps that move.
     moves: Vec<(Place, Place)>,
-    /// What `Action::Compare` looks for in scratch.
-    expected: Vec<Expected>,
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
@@ -143,14 +141,12 @@ pub(crate) struct Operation<'b> {
 
 impl<'b> Operation<'b> {
     pub(crate) fn new(call: Call<'b>, group: &Members, id: u64, sequence: u32) -> Self {
-        let scratch = call.plan.scratch();
         let Plan {
             steps,
             copies,
             moves,
-            expected,
+            scratch_bytes,
             streams,
-            ..
         } = call.plan;
         let bytes = call.output.bytes().len();
         let mut operation = Self {
@@ -162,12 +158,11 @@ impl<'b> Operation<'b> {
             algorithm: call.algorithm,
             input: call.input,
             output: call.output,
-            scratch,
+            scratch: vec![0; scratch_bytes],
             states: vec![State::default(); steps.len()],
             open: (0..steps.len() as u32).collect(),
             steps,
             moves,
-            expected,
             found: 0,
             unit: call.unit,
             streams,
@@ -407,19 +402,6 @@ impl<'b> Operation<'b> {
             && (kept.is_none() || end > next as u64)
     }
 
-    /// Does a step that transfers nothing.
-    fn do_here(&mut self, action: Action, group: &Members) {
-        match action {
-            Action::Move { first, end } => self.make_moves(first, end),
-            Action::Compare => {
-                let is_other = |expected: &&Expected| !expected.is_in(&self.scratch);
-                let wrong = self.expected.iter().find(is_other);
-                self.failure = wrong.map(|told| Failure::Mismatch(group.nodes[told.rank]));
-            }
-            Action::Send | Action::Store | Action::Fold { .. } => {}
-        }
-    }
-
     /// Handles a frame of a native broadcast by a member of the group.
     pub(crate) fn piece_came(&mut self, group: &Members, piece: &Datagram<'_>) {
         if self.failure.is_none()
@@ -454,11 +436,11 @@ impl<'b> Operation<'b> {
                 }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, ledger)?;
-                } else if !step.action.transfers() {
+                } else if let Action::Move { first, end } = step.action {
                     // Open steps are in the plan's order.
                     if index == 0 {
                         self.finish(number);
-                        self.do_here(step.action, group);
+                        self.make_moves(first, end);
                         again = true;
                     }
                 } else if step.place.len > ledger.eager_bytes

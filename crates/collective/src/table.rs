@@ -62,7 +62,7 @@ pub enum Operation {
     Reduce,
     /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `hosts`.
     AllReduce,
-    /// `flat`, `ring`, `hosts`.
+    /// `flat`, `ring`, `hosts`; parts of different lengths go as `flat` or `ring`.
     AllGather,
     /// `flat`, `hosts`; parts of different lengths go as `flat`.
     Gather,

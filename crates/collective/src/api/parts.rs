@@ -246,33 +246,23 @@ impl Collectives {
         let hosts = self.hosts(group);
         // Where ranks of a host are neighbours, parts are combined in the program's memory.
         let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
+        let differ = lens.iter().any(|len| *len != longest);
         let algorithm = match self.choose(endpoint, (Operation::AllGather, group), size, longest) {
-            Algorithm::Hosts if !is_ordered && sum(lens) > COMBINED_BYTES_MAX => Algorithm::Ring,
+            Algorithm::Hosts if differ && longest <= EAGER_BYTES => Algorithm::Flat,
+            Algorithm::Hosts if differ || !is_ordered && sum(lens) > COMBINED_BYTES_MAX => {
+                Algorithm::Ring
+            }
             other => other,
         };
-        let differ = lens.iter().any(|len| *len != longest);
-        let (operation, plan) = match (algorithm, hosts) {
+        let plan = match (algorithm, hosts) {
             (Algorithm::Hosts, Some(hosts)) => {
-                let ring = longest > EAGER_BYTES || differ && sum(lens) > COMBINED_BYTES_MAX;
-                let operation = if differ {
-                    Code::AllGatherV
-                } else {
-                    Code::AllGather
-                };
-                (
-                    operation,
-                    plan::all_gather_hosts(hosts, rank, lens, ring, differ),
-                )
+                plan::all_gather_hosts(hosts, rank, lens, longest > EAGER_BYTES)
             }
-            (Algorithm::Flat, _) => (Code::AllGather, plan::all_gather_direct(rank, size, lens)),
-            _ => (Code::AllGather, plan::all_gather_ring(rank, size, lens)),
+            (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
+            _ => plan::all_gather_ring(rank, size, lens),
         };
-        Ok(Call::moving(
-            code(operation, algorithm),
-            plan,
-            input,
-            output,
-        ))
+        let code = code(Code::AllGather, algorithm);
+        Ok(Call::moving(code, plan, input, output))
     }
 
     /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.

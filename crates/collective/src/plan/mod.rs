@@ -21,9 +21,6 @@ pub(crate) use reduce::{
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
 
-/// Bytes of a word that members tell each other.
-const WORD_BYTES: usize = size_of::<u64>();
-
 /// A memory of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Buffer {
@@ -59,29 +56,11 @@ pub(crate) enum Action {
         first: u32,
         end: u32,
     },
-    /// No transfer: once all steps before it in the plan are done, the words of `Plan::expected` must have come.
-    Compare,
 }
 
 impl Action {
     pub(crate) fn transfers(self) -> bool {
         matches!(self, Self::Send | Self::Store | Self::Fold { .. })
-    }
-}
-
-/// A word that a member tells if it calls what this one expects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected {
-    /// Rank of the member.
-    pub(crate) rank: usize,
-    pub(crate) word: u64,
-    /// Where it comes to in scratch.
-    pub(crate) start: usize,
-}
-
-impl Expected {
-    pub(crate) fn is_in(&self, scratch: &[u8]) -> bool {
-        scratch[self.start..self.start + WORD_BYTES] == self.word.to_le_bytes()
     }
 }
 
@@ -109,10 +88,6 @@ pub(crate) struct Plan {
     /// Copies (from, to) of the steps that move, out of input or scratch.
     pub(crate) moves: Vec<(Place, Place)>,
     pub(crate) scratch_bytes: usize,
-    /// The first words of scratch, which other members are told.
-    pub(crate) words: Vec<u64>,
-    /// Words that come from others.
-    pub(crate) expected: Vec<Expected>,
     /// Some members forward bytes as they arrive, for which the next ones wait.
     pub(crate) streams: bool,
 }
@@ -181,21 +156,6 @@ impl Plan {
         let end = self.moves.len() as u32;
         let nothing = Place::whole(Buffer::Output, 0);
         self.add(Action::Move { first, end }, rank, 0, nothing)
-    }
-
-    /// Adds a step of member `rank` that compares the expected words when all steps so far are done.
-    fn compare_after_all(&mut self, rank: usize) {
-        self.add(Action::Compare, rank, 0, Place::whole(Buffer::Output, 0));
-    }
-
-    /// Scratch before the first step.
-    pub(crate) fn scratch(&self) -> Vec<u8> {
-        let mut scratch = vec![0; self.scratch_bytes];
-        let (places, _) = scratch.as_chunks_mut::<WORD_BYTES>();
-        for (place, word) in places.iter_mut().zip(&self.words) {
-            *place = word.to_le_bytes();
-        }
-        scratch
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::{Hosts, Part};
 use crate::plan::gather::blocks;
-use crate::plan::{Action, Buffer, Expected, Place, Plan, WORD_BYTES};
+use crate::plan::{Action, Buffer, Place, Plan};
 
 /// `count` parts of `len` bytes each, from part `first` on.
 fn parts(buffer: Buffer, first: usize, count: usize, len: usize) -> Place {
@@ -128,58 +128,28 @@ pub(crate) fn scatter_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize)
 
 /// Members of a host send each other their parts. The leaders send each other those of their hosts, and pass on to their members what comes, as it
 /// comes. `ring`: each leader sends the next one what came from the one before, otherwise to each other one.
-///
-/// `differ`: the lengths do, so that members could have passed others with the right sum for each host. Lengths are compared then: in front of the
-/// parts of their host, all of which pass through scratch; or of all parts in lists of their own beside a ring, whose parts are too long to be copied.
-pub(crate) fn all_gather_hosts(
-    hosts: &Hosts,
-    rank: usize,
-    lens: &[usize],
-    ring: bool,
-    differ: bool,
-) -> Plan {
+pub(crate) fn all_gather_hosts(hosts: &Hosts, rank: usize, lens: &[usize], ring: bool) -> Plan {
     let part = Part::new(hosts, rank, 0);
     let mut plan = Plan::streaming();
-    let in_front = differ && !ring;
-    let in_output = hosts.are_ordered() && !in_front;
-    let count = hosts.ranks.len();
-    // In scratch this host's parts come first, as the first words of scratch are theirs.
-    let (buffer, first) = if in_output {
-        (Buffer::Output, 0)
+    let in_output = hosts.are_ordered();
+    let buffer = if in_output {
+        Buffer::Output
     } else {
-        (Buffer::Scratch, part.host)
+        Buffer::Scratch
     };
-    let lists = if differ && ring {
-        2 * lens.len() * WORD_BYTES
-    } else {
-        0
-    };
-    let mut end = if in_output { 0 } else { lists };
+    let mut end = 0;
     // Parts by rank, and those of each host together.
     let mut places = vec![Place::whole(buffer, 0); lens.len()];
-    let mut of_hosts = vec![Place::whole(buffer, 0); count];
-    for host in (0..count).map(|turned| (first + turned) % count) {
-        let (ranks, start) = (&hosts.ranks[host], end);
-        for &rank in ranks.iter().filter(|_| in_front) {
-            let word = lens[rank] as u64;
-            if host == part.host {
-                plan.words.push(word);
-            } else {
-                plan.expected.push(Expected {
-                    rank,
-                    word,
-                    start: end,
-                });
-            }
-            end += WORD_BYTES;
-        }
+    let mut of_hosts = Vec::with_capacity(hosts.ranks.len());
+    for ranks in &hosts.ranks {
+        let start = end;
         for &rank in ranks {
             places[rank] = Place::of(buffer, end..end + lens[rank]);
             end += lens[rank];
         }
-        of_hosts[host] = Place::of(buffer, start..end);
+        of_hosts.push(Place::of(buffer, start..end));
     }
-    plan.scratch_bytes = if in_output { lists } else { end };
+    plan.scratch_bytes = if in_output { 0 } else { end };
     let own = Place::whole(Buffer::Input, lens[rank]);
     plan.copy(own, places[rank]);
     for from in part.neighbours() {
@@ -196,48 +166,12 @@ pub(crate) fn all_gather_hosts(
             plan.add(Action::Store, part.lead(), 1 + host, of_hosts[host]);
         }
     }
-    if lists > 0 {
-        exchange_lists(&mut plan, &part, lens);
-    }
-    if differ {
-        plan.compare_after_all(rank);
-    }
     if !in_output {
         let outputs = blocks(lens).into_iter();
         let outputs = outputs.map(|range| Place::of(Buffer::Output, range));
         plan.move_after_all(rank, places.into_iter().zip(outputs));
     }
     plan
-}
-
-/// Each leader tells the next one and its members the lengths of all parts as it knows them. If all find what they expect, all know the same ones.
-/// The member's own list and the one that comes are the first words of scratch.
-fn exchange_lists(plan: &mut Plan, part: &Part<'_>, lens: &[usize]) {
-    let (count, bytes) = (part.leaders.len(), lens.len() * WORD_BYTES);
-    let tag = 1 + count; // behind those of hosts
-    let own = Place::whole(Buffer::Scratch, bytes);
-    let (before, next) = ((part.host + count - 1) % count, (part.host + 1) % count);
-    let from = if part.leads() {
-        let next = part.leaders[next];
-        for to in part.neighbours().chain([next]) {
-            plan.add(Action::Send, to, tag, own);
-        }
-        part.leaders[before]
-    } else {
-        part.lead()
-    };
-    let came = Place::of(Buffer::Scratch, bytes..2 * bytes);
-    plan.add(Action::Store, from, tag, came);
-    plan.words = lens.iter().map(|len| *len as u64).collect();
-    let starts = (bytes..).step_by(WORD_BYTES);
-    let expected = plan.words.iter().zip(starts);
-    plan.expected = expected
-        .map(|(&word, start)| Expected {
-            rank: from,
-            word,
-            start,
-        })
-        .collect();
 }
 
 /// A leader's transfers of an all-gather, after step `complete`. Tags count hosts from 1 on.
