@@ -105,8 +105,8 @@ impl Tsumuji {
     }
 
     /// Makes a handle for C: it is never freed.
-    pub(crate) fn give(node: Node) -> *mut Self {
-        Box::into_raw(Box::new(Self::new(node)))
+    pub(crate) fn give(node: Node) -> Handle {
+        Handle(Box::into_raw(Box::new(Self::new(node))))
     }
 
     fn check_owner(&self) -> Result<(), Failure> {
@@ -202,19 +202,36 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<
     })
 }
 
-/// Runs `call` on the handle behind a pointer.
-///
-/// # Safety
-/// `handle` is NULL or was given to C.
-pub(crate) unsafe fn on<T>(
-    handle: *const Tsumuji,
+/// A handle as C programs pass it: NULL, or what opening an endpoint gave.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct Handle(*mut Tsumuji);
+
+impl Handle {
+    pub(crate) fn pointer(self) -> *mut Tsumuji {
+        self.0
+    }
+
+    /// What is behind it; `None`: NULL.
+    pub(crate) fn get(self) -> Option<&'static Tsumuji> {
+        // SAFETY: made by `give`, or by C, of which the header asks for that or NULL. Handles are never freed. What is behind one is shared by
+        // reference only: `run` keeps threads apart.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What is behind it.
+    pub(crate) fn needed(self) -> Result<&'static Tsumuji, Failure> {
+        self.get()
+            .ok_or_else(|| Failure::invalid("the handle is NULL"))
+    }
+}
+
+/// Runs `call` on the node of a handle.
+pub(crate) fn on<T>(
+    handle: Handle,
     call: impl FnOnce(&mut Node) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // SAFETY: NULL or a handle, as the caller promises; handles are never freed. It is shared by reference only: `run` keeps threads apart.
-    match unsafe { handle.as_ref() } {
-        Some(handle) => handle.run(call),
-        None => Err(Failure::invalid("the handle is NULL")),
-    }
+    handle.needed()?.run(call)
 }
 
 #[cfg(test)]

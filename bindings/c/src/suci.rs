@@ -16,7 +16,7 @@ use crate::address_map::{AddressMap, Wanted};
 use crate::api::{count, number, read_pace};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, contained, on};
+use crate::handle::{Handle, Tsumuji, contained, on};
 use crate::node::{Ids, Node, Source};
 use crate::objects;
 
@@ -26,7 +26,7 @@ const ENV_LINK: &str = "TSUMUJI_LINK";
 /// Time that `datagram_close` waits for acknowledgements.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// An open socket, which reaches every id of the address database.
+/// An open socket, which reaches every id of the address database: its handle.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct DatagramSocket(Tsumuji);
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn datagram_addrdb_add(
 
 /// Frees a database; NULL has no effect. Open sockets do not need it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
+pub extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
     objects::free(addrdb);
 }
 
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn datagram(
             })?;
             open_stated(address_map, myaddr, port, myid)?
         };
-        Ok(Tsumuji::give(node).cast()) // laid out as its handle
+        Ok(Tsumuji::give(node).pointer().cast())
     }))
 }
 
@@ -194,10 +194,9 @@ fn open_stated(
 /// it is closed, but blocks were lost or not acknowledged in time; EBADF: it was closed before; EPERM: it belongs to another thread; otherwise it is closed,
 /// and the link had failed).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
+pub extern "C" fn datagram_close(sock: Handle) -> c_int {
     let us = FAREWELL.as_micros() as i64;
-    // SAFETY: the header asks for a socket or NULL. A socket is laid out as its handle.
-    match unsafe { crate::api::tsumuji_close(sock.cast(), us) } {
+    match crate::api::tsumuji_close(sock, us) {
         0 => 0,
         _ => -1,
     }
@@ -205,51 +204,35 @@ pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
 
 /// Sets the destination of the following writes. 0, or -1 (errno ENXIO: there is no such other id).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_destination(sock: *mut DatagramSocket, id: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            node.suci.destination = Some(peer(node, id)?);
-            Ok(0)
-        })
-    })
+pub extern "C" fn datagram_destination(sock: Handle, id: c_int) -> c_int {
+    yes(on(sock, |node| {
+        node.suci.destination = Some(peer(node, id)?);
+        Ok(0)
+    }))
 }
 
 /// Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
 ///
 /// It leaves at once if window and link permit, else in a later call, or by the library's own thread while the program computes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_write(
-    sock: *mut DatagramSocket,
-    buf: *const c_void,
-    len: c_int,
-) -> c_int {
+pub unsafe extern "C" fn datagram_write(sock: Handle, buf: *const c_void, len: c_int) -> c_int {
     // SAFETY: the header asks for what `write` needs.
     unsafe { write(sock, buf, len, true) }
 }
 
 /// As datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_write0(
-    sock: *mut DatagramSocket,
-    buf: *const c_void,
-    len: c_int,
-) -> c_int {
+pub unsafe extern "C" fn datagram_write0(sock: Handle, buf: *const c_void, len: c_int) -> c_int {
     // SAFETY: the header asks for what `write` needs.
     unsafe { write(sock, buf, len, false) }
 }
 
 /// # Safety
 /// `sock` is NULL or live; `len` bytes can be read at `buf`.
-unsafe fn write(
-    sock: *mut DatagramSocket,
-    buf: *const c_void,
-    len: c_int,
-    may_wait: bool,
-) -> c_int {
+unsafe fn write(sock: Handle, buf: *const c_void, len: c_int, may_wait: bool) -> c_int {
     // SAFETY: as the caller promises.
     yes(unsafe {
-        on(sock.cast(), |node| {
+        on(sock, |node| {
             let block = ffi::bytes(buf, length(len)?)?;
             node.write(block, may_wait).map(|()| len)
         })
@@ -259,37 +242,24 @@ unsafe fn write(
 /// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a larger buffer).
 /// datagram_from returns its sender.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_read(
-    sock: *mut DatagramSocket,
-    buf: *mut c_void,
-    len: c_int,
-) -> c_int {
+pub unsafe extern "C" fn datagram_read(sock: Handle, buf: *mut c_void, len: c_int) -> c_int {
     // SAFETY: the header asks for what `read` needs.
     unsafe { read(sock, buf, len, ffi::timeout(-1)) }
 }
 
 /// As datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_read0(
-    sock: *mut DatagramSocket,
-    buf: *mut c_void,
-    len: c_int,
-) -> c_int {
+pub unsafe extern "C" fn datagram_read0(sock: Handle, buf: *mut c_void, len: c_int) -> c_int {
     // SAFETY: the header asks for what `read` needs.
     unsafe { read(sock, buf, len, Duration::ZERO) }
 }
 
 /// # Safety
 /// `sock` is NULL or live; `len` bytes can be written at `buf`.
-unsafe fn read(
-    sock: *mut DatagramSocket,
-    buf: *mut c_void,
-    len: c_int,
-    timeout: Duration,
-) -> c_int {
+unsafe fn read(sock: Handle, buf: *mut c_void, len: c_int, timeout: Duration) -> c_int {
     // SAFETY: as the caller promises. The block lies in memory of ours, not in C's.
     yes(unsafe {
-        on(sock.cast(), |node| {
+        on(sock, |node| {
             let room = length(len)?;
             ffi::check_buffer(buf, room)?;
             let message = node.recv_into(Source::default(), room, timeout)?;
@@ -304,147 +274,118 @@ unsafe fn read(
 
 /// The id that sent the last block read; -1 (errno) if none was read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_from(sock: *mut DatagramSocket) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let source = node.suci.source;
-            let source = source.ok_or_else(|| Failure::invalid("no block was read yet"))?;
-            Ok(node.suci.ids.id(source))
-        })
-    })
+pub extern "C" fn datagram_from(sock: Handle) -> c_int {
+    yes(on(sock, |node| {
+        let source = node.suci.source;
+        let source = source.ok_or_else(|| Failure::invalid("no block was read yet"))?;
+        Ok(node.suci.ids.id(source))
+    }))
 }
 
 /// Whether a block is complete: returns its size, after waiting for one at most sec + usec; 0 if there is none then. -1: an error (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_ready(
-    sock: *mut DatagramSocket,
-    sec: c_int,
-    usec: c_int,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let (timeout, began) = (span(sec, usec)?, Instant::now());
-            let mut size = node.endpoint.ready(timeout)?;
-            // Only programs of the plain API send empty messages, and 0 must mean "no block".
-            while size == Some(0) {
-                if let Some(empty) = node.endpoint.try_recv()? {
-                    node.endpoint.recycle(empty);
-                }
-                let left = timeout.saturating_sub(began.elapsed());
-                size = node.endpoint.ready(left)?;
+pub extern "C" fn datagram_ready(sock: Handle, sec: c_int, usec: c_int) -> c_int {
+    yes(on(sock, |node| {
+        let (timeout, began) = (span(sec, usec)?, Instant::now());
+        let mut size = node.endpoint.ready(timeout)?;
+        // Only programs of the plain API send empty messages, and 0 must mean "no block".
+        while size == Some(0) {
+            if let Some(empty) = node.endpoint.try_recv()? {
+                node.endpoint.recycle(empty);
             }
-            Ok(size.map_or(0, count))
-        })
-    })
+            let left = timeout.saturating_sub(began.elapsed());
+            size = node.endpoint.ready(left)?;
+        }
+        Ok(size.map_or(0, count))
+    }))
 }
 
 /// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting, and until the window that `id` stated last takes it
 /// besides the blocks that are not acknowledged. A block larger than that window can be written when all are, as long as the window is not 0.
 /// 1: it can; 0: not yet; -1: an error (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_wait(
-    sock: *mut DatagramSocket,
+pub extern "C" fn datagram_wait(
+    sock: Handle,
     sec: c_int,
     usec: c_int,
     size: c_int,
     id: c_int,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
-            let writable = node.endpoint.wait_window(to, 0, size, timeout);
-            again_after_death(node, to, writable).map(c_int::from)
-        })
-    })
+    yes(on(sock, |node| {
+        let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
+        let writable = node.endpoint.wait_window(to, 0, size, timeout);
+        again_after_death(node, to, writable).map(c_int::from)
+    }))
 }
 
 /// Number of blocks written to `id` and not acknowledged; -1: an error (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let to = peer(node, id)?;
-            Ok(count(node.endpoint.queue_length(to)))
-        })
-    })
+pub extern "C" fn datagram_queue_length(sock: Handle, id: c_int) -> c_int {
+    yes(on(sock, |node| {
+        let to = peer(node, id)?;
+        Ok(count(node.endpoint.queue_length(to)))
+    }))
 }
 
 /// Receives acknowledgements, and retransmits to `id` now what would be retransmitted after the library's time-out: under the congestion control `credit`
 /// the oldest packet, which asks for an acknowledgement; under `suci` it asks for permission. Not while an answer may still be on its way, for a round
 /// trip. A dead peer is tried again; blocks lost with it are told once (errno ECONNABORTED). Returns how many packets were sent again meanwhile; -1: an error (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let to = peer(node, id)?;
-            let sent_again = |node: &Node| {
-                let flow = node.endpoint.flow(to);
-                flow.map_or(0, |flow| flow.retransmitted_frames)
-            };
-            let before = sent_again(node);
-            node.endpoint.repair_now(to)?;
-            let state = node.endpoint.wait_writable(to, 0, 0, Duration::ZERO);
-            match again_after_death(node, to, state) {
-                // Of a peer that is dead and tried again there is nothing more to tell.
-                Err(failure) if failure.code != crate::api::TSUMUJI_EPEER => {
-                    return Err(failure);
-                }
-                _ => {}
+pub extern "C" fn datagram_retransmission(sock: Handle, id: c_int) -> c_int {
+    yes(on(sock, |node| {
+        let to = peer(node, id)?;
+        let sent_again = |node: &Node| {
+            let flow = node.endpoint.flow(to);
+            flow.map_or(0, |flow| flow.retransmitted_frames)
+        };
+        let before = sent_again(node);
+        node.endpoint.repair_now(to)?;
+        let state = node.endpoint.wait_writable(to, 0, 0, Duration::ZERO);
+        match again_after_death(node, to, state) {
+            // Of a peer that is dead and tried again there is nothing more to tell.
+            Err(failure) if failure.code != crate::api::TSUMUJI_EPEER => {
+                return Err(failure);
             }
-            Ok(count(sent_again(node).saturating_sub(before)))
-        })
-    })
+            _ => {}
+        }
+        Ok(count(sent_again(node).saturating_sub(before)))
+    }))
 }
 
 /// Sets the window: bytes for blocks that arrived and were not read; peers wait when it is used. 0, or -1 (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_set_window(sock: *mut DatagramSocket, bytes: usize) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            if bytes == 0 {
-                return Err(Failure::invalid("a window has at least 1 byte"));
-            }
-            node.endpoint.set_budget(bytes);
-            Ok(0)
-        })
-    })
+pub extern "C" fn datagram_set_window(sock: Handle, bytes: usize) -> c_int {
+    yes(on(sock, |node| {
+        if bytes == 0 {
+            return Err(Failure::invalid("a window has at least 1 byte"));
+        }
+        node.endpoint.set_budget(bytes);
+        Ok(0)
+    }))
 }
 
 /// Slow write by the library: sets the pace of blocks to `id`. -1: as fast as it reads; 0: as fast as its window permits; else bytes a second.
 /// Returns 0, or -1 (errno).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_slow_write(
-    sock: *mut DatagramSocket,
-    id: c_int,
-    pace: i64,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe {
-        on(sock.cast(), |node| {
-            let (to, pace) = (peer(node, id)?, read_pace(pace)?);
-            node.endpoint.set_pace(to, pace)?;
-            Ok(0)
-        })
-    })
+pub extern "C" fn datagram_slow_write(sock: Handle, id: c_int, pace: i64) -> c_int {
+    yes(on(sock, |node| {
+        let (to, pace) = (peer(node, id)?, read_pace(pace)?);
+        node.endpoint.set_pace(to, pace)?;
+        Ok(0)
+    }))
 }
 
 /// State of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_get_flow(
-    sock: *mut DatagramSocket,
+    sock: Handle,
     id: c_int,
     flow: *mut DatagramFlow,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     yes(unsafe {
-        on(sock.cast(), |node| {
+        on(sock, |node| {
             let to = peer(node, id)?;
             let state = node.endpoint.flow(to).unwrap_or_default();
             ffi::put_struct(flow, size, &DatagramFlow::new(&state)).map(|()| 0)
@@ -456,7 +397,7 @@ pub unsafe extern "C" fn datagram_get_flow(
 /// -1: an error (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_get_remote_flow(
-    sock: *mut DatagramSocket,
+    sock: Handle,
     id: c_int,
     about: c_int,
     flow: *mut DatagramFlow,
@@ -464,9 +405,9 @@ pub unsafe extern "C" fn datagram_get_remote_flow(
     sec: c_int,
     usec: c_int,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     yes(unsafe {
-        on(sock.cast(), |node| {
+        on(sock, |node| {
             let (asked, about) = (peer(node, id)?, node.suci.ids.node(about)?);
             let timeout = span(sec, usec)?;
             let Some(found) = node.endpoint.remote_flow(asked, about, timeout)? else {
@@ -492,21 +433,16 @@ impl DatagramFlow {
 
 /// The socket's own id.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_id(sock: *mut DatagramSocket) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    yes(unsafe { on(sock.cast(), |node| Ok(node.suci.ids.id(node.endpoint.me()))) })
+pub extern "C" fn datagram_id(sock: Handle) -> c_int {
+    yes(on(sock, |node| Ok(node.suci.ids.id(node.endpoint.me()))))
 }
 
 /// Number of ids, the own one included. The first `room` of them, ascending, are written to ids, which may be NULL if room is 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn datagram_ids(
-    sock: *mut DatagramSocket,
-    ids: *mut c_int,
-    room: c_int,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for `room` ints at `ids`: each is written below that number.
+pub unsafe extern "C" fn datagram_ids(sock: Handle, ids: *mut c_int, room: c_int) -> c_int {
+    // SAFETY: the header asks for `room` ints at `ids`: each is written below that number.
     yes(unsafe {
-        on(sock.cast(), |node| {
+        on(sock, |node| {
             let room = length(room)?;
             if ids.is_null() && room > 0 {
                 return Err(Failure::invalid("the place for ids is NULL"));
@@ -524,8 +460,8 @@ pub unsafe extern "C" fn datagram_ids(
 /// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered in order of ids. It belongs to the socket: do not
 /// close it.
 #[unsafe(no_mangle)]
-pub extern "C" fn datagram_handle(sock: *mut DatagramSocket) -> *mut Tsumuji {
-    sock.cast() // laid out as its handle
+pub extern "C" fn datagram_handle(sock: Handle) -> *mut Tsumuji {
+    sock.pointer()
 }
 
 /// The node of another id. A dead one is tried again by the caller, see `again_after_death`.

@@ -80,11 +80,15 @@ fn generate(config: Config, sources: &[&str]) -> String {
         .generate()
         .expect("the sources parse")
         .write(&mut text);
-    String::from_utf8(text).expect("UTF-8")
+    // `Handle` stands for a pointer.
+    let text = String::from_utf8(text).expect("UTF-8");
+    text.replace(" * handle", " *handle")
+        .replace(" * sock", " *sock")
 }
 
 fn tsumuji() -> String {
     let renamed = [
+        ("Handle", "struct tsumuji *"),
         ("Tsumuji", "tsumuji"),
         ("TsumujiOptions", "tsumuji_options"),
         ("TsumujiMembers", "tsumuji_members"),
@@ -104,6 +108,7 @@ fn tsumuji() -> String {
         ("TsumujiCollectiveCounters", "tsumuji_collective_counters"),
     ];
     let mut config = config(TSUMUJI_HEAD, "TSUMUJI_H", &renamed);
+    config.export.exclude = vec!["Handle".to_owned()];
     config.sys_includes = vec!["stddef.h".to_owned(), "stdint.h".to_owned()];
     let version = env!("CARGO_PKG_VERSION");
     let mut parts = version.split('.');
@@ -137,6 +142,7 @@ fn tsumuji() -> String {
 fn suci() -> String {
     let renamed = [
         ("Tsumuji", "tsumuji"),
+        ("Handle", "datagram_socket *"),
         ("DatagramSocket", "datagram_socket"),
         ("DatagramAddrdb", "datagram_addrdb"),
         ("DatagramFlow", "datagram_flow"),

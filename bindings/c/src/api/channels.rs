@@ -10,7 +10,7 @@ use super::polling::Callbacks;
 use super::{TsumujiHandler, TsumujiMessage, answer, count, done, number};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, contained, on};
+use crate::handle::{Handle, contained, on};
 use crate::objects;
 use crate::within;
 
@@ -34,12 +34,12 @@ pub struct TsumujiChannel {
 /// block others. When half is used, peers are told to stop sending on it. Messages that arrived before come first. Its datagrams belong to it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_channel(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     budget_bytes: usize,
     handler: *const TsumujiHandler,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `read` need.
+    // SAFETY: the header asks for what `read` needs.
     done(unsafe {
         on(handle, |node| {
             let channel_id = read_channel_id(channel_id)?;
@@ -58,25 +58,22 @@ pub unsafe extern "C" fn tsumuji_open_channel(
 
 /// Closes an opened channel; its handler is not called any more. Messages that were not taken are dropped; returns their number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel_id: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            let dropped = node.endpoint.close_channel(read_channel_id(channel_id)?)?;
-            Ok(count(dropped))
-        })
-    })
+pub extern "C" fn tsumuji_close_channel(handle: Handle, channel_id: c_int) -> c_int {
+    number(on(handle, |node| {
+        let dropped = node.endpoint.close_channel(read_channel_id(channel_id)?)?;
+        Ok(count(dropped))
+    }))
 }
 
 /// State of an opened channel; size: sizeof(tsumuji_channel).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_channel_state(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     state: *mut TsumujiChannel,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     done(unsafe {
         on(handle, |node| {
             let channel_id = read_channel_id(channel_id)?;
@@ -98,13 +95,13 @@ pub unsafe extern "C" fn tsumuji_channel_state(
 /// length (bytes may be NULL); 0: none within timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready_on(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     from: c_int,
     bytes: *mut usize,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_if_wanted` need.
+    // SAFETY: the header asks for what `put_if_wanted` needs.
     answer(unsafe {
         on(handle, |node| {
             let source = source_of(node, (channel_id, from))?;
@@ -120,7 +117,7 @@ pub unsafe extern "C" fn tsumuji_ready_on(
 /// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_on(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     from: c_int,
     buffer: *mut c_void,
@@ -143,7 +140,7 @@ pub unsafe extern "C" fn tsumuji_recv_on(
 /// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on. The message counts against the channel's budget until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow_on(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     from: c_int,
     message: *mut TsumujiMessage,
@@ -157,12 +154,12 @@ pub unsafe extern "C" fn tsumuji_recv_borrow_on(
 /// `datagram` are called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll_on(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     handler: *const TsumujiHandler,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `read` need.
+    // SAFETY: the header asks for what `read` needs.
     number(unsafe {
         on(handle, |node| {
             let mut callbacks = Callbacks::read(handler)?;
@@ -233,18 +230,13 @@ pub struct TsumujiThreadSender {
 /// Makes an object with which any thread sends messages of this endpoint, and ends its waits. Free it with tsumuji_thread_sender_free; it may outlive
 /// the endpoint. NULL: an error.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_thread_sender_new(
-    handle: *mut Tsumuji,
-) -> *mut TsumujiThreadSender {
-    // SAFETY: the header asks for what `on` needs.
-    let made = unsafe {
-        on(handle, |node| {
-            Ok(TsumujiThreadSender {
-                sender: node.endpoint.sender(),
-                waker: node.endpoint.waker(),
-            })
+pub extern "C" fn tsumuji_thread_sender_new(handle: Handle) -> *mut TsumujiThreadSender {
+    let made = on(handle, |node| {
+        Ok(TsumujiThreadSender {
+            sender: node.endpoint.sender(),
+            waker: node.endpoint.waker(),
         })
-    };
+    });
     match made {
         Ok(made) => objects::give(made),
         Err(failure) => {

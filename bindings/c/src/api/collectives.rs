@@ -9,7 +9,7 @@ use super::{answer, done, number};
 use crate::collective_state::{Call, CollectiveState, Pending};
 use crate::failure::Failure;
 use crate::ffi::{self, Input, Output};
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 use crate::node::Node;
 
 /// The group of all nodes; ranks are node numbers.
@@ -21,12 +21,12 @@ pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;
 /// Groups of the same nodes are told apart by `tag`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group(
-    handle: *mut Tsumuji,
+    handle: Handle,
     nodes: *const c_int,
     count: usize,
     tag: u32,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for `count` numbers at `nodes`.
+    // SAFETY: the header asks for `count` numbers at `nodes`.
     number(unsafe {
         on(handle, |node| {
             if nodes.is_null() || count > node.endpoint.members().len() {
@@ -42,31 +42,24 @@ pub unsafe extern "C" fn tsumuji_group(
 
 /// Ends the use of a group.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_group_close(handle: *mut Tsumuji, group: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, |node| CollectiveState::close_group(node, group)) })
+pub extern "C" fn tsumuji_group_close(handle: Handle, group: c_int) -> c_int {
+    done(on(handle, |node| CollectiveState::close_group(node, group)))
 }
 
 /// This node's rank in a group.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_group_rank(handle: *mut Tsumuji, group: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            Ok(CollectiveState::place(node, group)?.0 as c_int)
-        })
-    }) // a number of nodes
+pub extern "C" fn tsumuji_group_rank(handle: Handle, group: c_int) -> c_int {
+    number(on(handle, |node| {
+        Ok(CollectiveState::place(node, group)?.0 as c_int)
+    })) // a number of nodes
 }
 
 /// Number of members of a group.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_group_size(handle: *mut Tsumuji, group: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            Ok(CollectiveState::place(node, group)?.1 as c_int)
-        })
-    }) // a number of nodes
+pub extern "C" fn tsumuji_group_size(handle: Handle, group: c_int) -> c_int {
+    number(on(handle, |node| {
+        Ok(CollectiveState::place(node, group)?.1 as c_int)
+    })) // a number of nodes
 }
 
 /// Ends when every member has called it.
@@ -76,11 +69,7 @@ pub unsafe extern "C" fn tsumuji_group_size(handle: *mut Tsumuji, group: c_int) 
 /// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more.
 /// TSUMUJI_EMISMATCH: a member called something else.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_barrier(
-    handle: *mut Tsumuji,
-    group: c_int,
-    request: *mut u64,
-) -> c_int {
+pub unsafe extern "C" fn tsumuji_barrier(handle: Handle, group: c_int, request: *mut u64) -> c_int {
     // SAFETY: the header asks for what `operate` needs.
     unsafe {
         operate(handle, group, request, |call| {
@@ -93,7 +82,7 @@ pub unsafe extern "C" fn tsumuji_barrier(
 /// Copies the root's `data` to all members; `bytes` is the same on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_broadcast(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     data: *mut c_void,
@@ -116,7 +105,7 @@ pub unsafe extern "C" fn tsumuji_broadcast(
 /// and counts are used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_scatter(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     send: *const c_void,
@@ -152,7 +141,7 @@ pub unsafe extern "C" fn tsumuji_scatter(
 /// receive and counts are used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_gather(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     send: *const c_void,
@@ -187,7 +176,7 @@ pub unsafe extern "C" fn tsumuji_gather(
 /// As tsumuji_gather, but all members receive everything. counts is used on all, and the same on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_gather(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     send: *const c_void,
     bytes: usize,
@@ -216,7 +205,7 @@ pub unsafe extern "C" fn tsumuji_all_gather(
 /// both counts are NULL on one member, they are on all: parts of one length may be combined by hosts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_to_all(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     send: *const c_void,
     send_counts: *const usize,
@@ -244,23 +233,20 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
 
 /// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Advances all operations.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_test(handle: *mut Tsumuji, request: u64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe { on(handle, |node| CollectiveState::test(node, request)) })
+pub extern "C" fn tsumuji_test(handle: Handle, request: u64) -> c_int {
+    answer(on(handle, |node| CollectiveState::test(node, request)))
 }
 
 /// Waits until the operation is over, and returns its result. Each request is waited for once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_wait(handle: *mut Tsumuji, request: u64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, |node| CollectiveState::wait(node, request)) })
+pub extern "C" fn tsumuji_wait(handle: Handle, request: u64) -> c_int {
+    done(on(handle, |node| CollectiveState::wait(node, request)))
 }
 
 /// Has long transfers between processes of one host go through the link from now on, instead of being read in the sender's memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_forbid_direct_reads(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, CollectiveState::forbid_direct_reads) })
+pub extern "C" fn tsumuji_forbid_direct_reads(handle: Handle) -> c_int {
+    done(on(handle, CollectiveState::forbid_direct_reads))
 }
 
 /// Counters of collective operations since the handle was opened.
@@ -292,11 +278,11 @@ const _: () = assert!(size_of::<TsumujiCollectiveCounters>() == 9 * 8); // no pa
 /// Counters of collective operations; size: sizeof(tsumuji_collective_counters).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_collective_counters(
-    handle: *mut Tsumuji,
+    handle: Handle,
     counters: *mut TsumujiCollectiveCounters,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     done(unsafe {
         on(handle, |node| {
             let counted = CollectiveState::counters(node)?;
@@ -321,7 +307,7 @@ pub unsafe extern "C" fn tsumuji_get_collective_counters(
 /// # Safety
 /// `handle` is NULL or live; `request` is NULL or can be written.
 pub(super) unsafe fn operate(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     request: *mut u64,
     begin: impl FnOnce(Call<'_>) -> Begun,

@@ -8,7 +8,7 @@ use super::messages::source_of;
 use super::{answer, number, size};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 use tsumuji_node::{Datagram, Destination};
 
 /// A best-effort message, sent or received.
@@ -45,12 +45,12 @@ pub const TSUMUJI_ALL: c_int = -1;
 /// separately, within its window.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_datagram(
-    handle: *mut Tsumuji,
+    handle: Handle,
     to: c_int,
     datagram: *const TsumujiDatagram,
     deadline_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `read` need.
+    // SAFETY: the header asks for what `read` needs.
     number(unsafe {
         on(handle, |node| {
             let datagram = read(datagram)?;
@@ -89,14 +89,14 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
 /// with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_datagram(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     buffer: *mut c_void,
     room: usize,
     about: *mut TsumujiDatagram,
     timeout_us: i64,
 ) -> isize {
-    // SAFETY: the header asks for what `on`, `copy_out` and `put_if_wanted` need; the payload lies in memory of ours, not in C's.
+    // SAFETY: the header asks for what `copy_out` and `put_if_wanted` need; the payload lies in memory of ours, not in C's.
     size(unsafe {
         on(handle, |node| {
             ffi::check_buffer(buffer, room)?;
@@ -122,14 +122,14 @@ pub unsafe extern "C" fn tsumuji_recv_datagram(
 
 /// Largest one-frame datagram in bytes, for this link and every peer met so far.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_datagram_capacity(handle: *mut Tsumuji) -> isize {
-    // SAFETY: the header asks for what `on` needs.
-    size(unsafe { on(handle, |node| Ok(node.endpoint.datagram_capacity_bytes())) })
+pub extern "C" fn tsumuji_datagram_capacity(handle: Handle) -> isize {
+    size(on(handle, |node| {
+        Ok(node.endpoint.datagram_capacity_bytes())
+    }))
 }
 
 /// 1: one frame of this link reaches all peers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_broadcasts(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe { on(handle, |node| Ok(node.endpoint.broadcasts())) })
+pub extern "C" fn tsumuji_broadcasts(handle: Handle) -> c_int {
+    answer(on(handle, |node| Ok(node.endpoint.broadcasts())))
 }

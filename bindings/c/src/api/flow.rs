@@ -8,7 +8,7 @@ use tsumuji_node::{FlowPolicy, Pace, Room, Sender};
 use super::done;
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 
 /// The window granted to peers at present, and the memory for arrived messages.
 #[repr(C)]
@@ -85,11 +85,11 @@ pub type TsumujiRank =
 /// State of the window; size: sizeof(tsumuji_window).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_window(
-    handle: *mut Tsumuji,
+    handle: Handle,
     window: *mut TsumujiWindow,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     done(unsafe {
         on(handle, |node| {
             let found = node.endpoint.window();
@@ -107,91 +107,69 @@ pub unsafe extern "C" fn tsumuji_get_window(
 
 /// Sets the number of frames granted to all peers together, from 1 to frames_limit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_set_window(handle: *mut Tsumuji, frames: usize) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.endpoint.set_window(some(frames)?);
-            Ok(())
-        })
-    })
+pub extern "C" fn tsumuji_set_window(handle: Handle, frames: usize) -> c_int {
+    done(on(handle, |node| {
+        node.endpoint.set_window(some(frames)?);
+        Ok(())
+    }))
 }
 
 /// Sets the most frames that are granted ahead to this peer; 0: no limit of its own.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_set_peer_window(
-    handle: *mut Tsumuji,
-    peer: c_int,
-    frames: usize,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            let peer = node.peer(peer)?;
-            let limit = (frames > 0).then_some(frames);
-            Ok(node.endpoint.set_peer_window(peer, limit)?)
-        })
-    })
+pub extern "C" fn tsumuji_set_peer_window(handle: Handle, peer: c_int, frames: usize) -> c_int {
+    done(on(handle, |node| {
+        let peer = node.peer(peer)?;
+        let limit = (frames > 0).then_some(frames);
+        Ok(node.endpoint.set_peer_window(peer, limit)?)
+    }))
 }
 
 /// Sets the budget in bytes for messages that arrived and were not consumed; peers wait when it is used.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_set_budget(handle: *mut Tsumuji, bytes: usize) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.endpoint.set_budget(some(bytes)?);
-            Ok(())
-        })
-    })
+pub extern "C" fn tsumuji_set_budget(handle: Handle, bytes: usize) -> c_int {
+    done(on(handle, |node| {
+        node.endpoint.set_budget(some(bytes)?);
+        Ok(())
+    }))
 }
 
 /// Sets the policy that decides how much peers may send to this node; NULL: the usual rules. With any policy the receiver is not overrun, and no peer
 /// stops for ever. Under the congestion control `suci` it is called for each window that is announced, and for each peer that asks to send again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_policy(
-    handle: *mut Tsumuji,
+    handle: Handle,
     policy: TsumujiPolicy,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.policy.window = policy.map(|call| Callback { call, context });
-            node.endpoint.set_policy(node.policy.boxed());
-            Ok(())
-        })
-    })
+    done(on(handle, |node| {
+        node.policy.window = policy.map(|call| Callback { call, context });
+        node.endpoint.set_policy(node.policy.boxed());
+        Ok(())
+    }))
 }
 
 /// Sets the rank that decides, if memory is scarce, which peer begins the next message; NULL: the one whose messages use the least memory. Works with
 /// or without tsumuji_set_policy. A message for which other messages of its sender wait always goes first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_memory_rank(
-    handle: *mut Tsumuji,
+    handle: Handle,
     rank: TsumujiRank,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.policy.rank = rank.map(|call| Callback { call, context });
-            node.endpoint.set_policy(node.policy.boxed());
-            Ok(())
-        })
-    })
+    done(on(handle, |node| {
+        node.policy.rank = rank.map(|call| Callback { call, context });
+        node.endpoint.set_policy(node.policy.boxed());
+        Ok(())
+    }))
 }
 
 /// Asks the policy again for every peer, after its decision has changed between two frames.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_regrant(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.endpoint.regrant();
-            Ok(())
-        })
-    })
+pub extern "C" fn tsumuji_regrant(handle: Handle) -> c_int {
+    done(on(handle, |node| {
+        node.endpoint.regrant();
+        Ok(())
+    }))
 }
 
 /// Pace: as fast as credit and link allow.
@@ -201,14 +179,11 @@ pub const TSUMUJI_PACE_DRAIN: i64 = -1;
 
 /// Sets the pace of messages to this peer: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or bytes a second.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_set_pace(handle: *mut Tsumuji, peer: c_int, pace: i64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            let (peer, pace) = (node.peer(peer)?, read_pace(pace)?);
-            Ok(node.endpoint.set_pace(peer, pace)?)
-        })
-    })
+pub extern "C" fn tsumuji_set_pace(handle: Handle, peer: c_int, pace: i64) -> c_int {
+    done(on(handle, |node| {
+        let (peer, pace) = (node.peer(peer)?, read_pace(pace)?);
+        Ok(node.endpoint.set_pace(peer, pace)?)
+    }))
 }
 
 pub(crate) fn read_pace(pace: i64) -> Result<Pace, Failure> {

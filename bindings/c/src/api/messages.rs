@@ -8,7 +8,7 @@ use tsumuji_node::{Bytes, Channel, DeliveryClass, Priority, SendId};
 use super::{answer, done, number, size};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, contained, on};
+use crate::handle::{Handle, contained, on};
 use crate::node::{Node, Source};
 
 /// Class: messages of one channel arrive in the order sent.
@@ -127,13 +127,13 @@ pub(super) fn channel_number(channel: Channel) -> c_int {
 /// TSUMUJI_MORE added to the channel of all but the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
-    handle: *mut Tsumuji,
+    handle: Handle,
     to: c_int,
     channel: c_int,
     data: *const c_void,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `bytes` need.
+    // SAFETY: the header asks for what `bytes` needs.
     done(unsafe {
         on(handle, |node| {
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
@@ -149,34 +149,30 @@ pub unsafe extern "C" fn tsumuji_send(
 /// Begins a batch: messages wait for each other until they fill a call of the link, or until tsumuji_uncork; calls that poll send waiting messages,
 /// too. Batches nest.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_cork(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.endpoint.cork();
-            Ok(())
-        })
-    })
+pub extern "C" fn tsumuji_cork(handle: Handle) -> c_int {
+    done(on(handle, |node| {
+        node.endpoint.cork();
+        Ok(())
+    }))
 }
 
 /// Ends a batch: waiting messages are sent.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_uncork(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, |node| Ok(node.endpoint.uncork()?)) })
+pub extern "C" fn tsumuji_uncork(handle: Handle) -> c_int {
+    done(on(handle, |node| Ok(node.endpoint.uncork()?)))
 }
 
 /// Sends a copy, or returns TSUMUJI_EAGAIN: the queue to the peer is full, or the peer has stopped the channel, or there is no memory before a queued
 /// message is acknowledged; tsumuji_wait_writable waits for all three. TSUMUJI_ENOMEM: no memory, and no message in the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_send(
-    handle: *mut Tsumuji,
+    handle: Handle,
     to: c_int,
     channel: c_int,
     data: *const c_void,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `bytes` need.
+    // SAFETY: the header asks for what `bytes` needs.
     done(unsafe {
         on(handle, |node| {
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
@@ -188,14 +184,14 @@ pub unsafe extern "C" fn tsumuji_try_send(
 /// As tsumuji_send, and writes to *id the message's number for tsumuji_is_sent and tsumuji_wait_sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_tracked(
-    handle: *mut Tsumuji,
+    handle: Handle,
     to: c_int,
     channel: c_int,
     data: *const c_void,
     bytes: usize,
     id: *mut u64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on`, `bytes` and `put` need.
+    // SAFETY: the header asks for what `bytes` and `put` need.
     done(unsafe {
         on(handle, |node| {
             ffi::put(id, "the place for the id", 0)?;
@@ -242,7 +238,7 @@ impl Drop for SharedBuffer {
 /// number, as in tsumuji_send_tracked: ask with it whether the message was acknowledged, as memory is also released on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_shared(
-    handle: *mut Tsumuji,
+    handle: Handle,
     to: c_int,
     channel: c_int,
     data: *const c_void,
@@ -264,7 +260,7 @@ pub unsafe extern "C" fn tsumuji_send_shared(
             return Err(Failure::invalid("the message is NULL, or longer than any"));
         }
         let message = Bytes::from_owner(shared_buffer);
-        // SAFETY: the header asks for what `on` and `put` need.
+        // SAFETY: the header asks for what `put` needs.
         unsafe {
             on(handle, |node| {
                 let (to, channel) = (node.peer(to)?, read_channel(channel)?);
@@ -280,85 +276,65 @@ pub unsafe extern "C" fn tsumuji_send_shared(
 
 /// 1: the peer has acknowledged the whole message; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with its peer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_is_sent(handle: *mut Tsumuji, to: c_int, id: u64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let to = node.peer(to)?;
-            Ok(node.endpoint.is_sent(to, SendId(id))?)
-        })
-    })
+pub extern "C" fn tsumuji_is_sent(handle: Handle, to: c_int, id: u64) -> c_int {
+    answer(on(handle, |node| {
+        let to = node.peer(to)?;
+        Ok(node.endpoint.is_sent(to, SendId(id))?)
+    }))
 }
 
 /// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_wait_sent(
-    handle: *mut Tsumuji,
-    to: c_int,
-    id: u64,
-    timeout_us: i64,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
-            Ok(node.endpoint.wait_sent(to, SendId(id), timeout)?)
-        })
-    })
+pub extern "C" fn tsumuji_wait_sent(handle: Handle, to: c_int, id: u64, timeout_us: i64) -> c_int {
+    answer(on(handle, |node| {
+        let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
+        Ok(node.endpoint.wait_sent(to, SendId(id), timeout)?)
+    }))
 }
 
 /// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 after timeout_us.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_wait_writable(
-    handle: *mut Tsumuji,
+pub extern "C" fn tsumuji_wait_writable(
+    handle: Handle,
     to: c_int,
     channel: c_int,
     bytes: usize,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
-            let channel_id = read_channel(channel)?.id();
-            Ok(node
-                .endpoint
-                .wait_writable(to, channel_id, bytes, timeout)?)
-        })
-    })
+    answer(on(handle, |node| {
+        let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
+        let channel_id = read_channel(channel)?.id();
+        Ok(node
+            .endpoint
+            .wait_writable(to, channel_id, bytes, timeout)?)
+    }))
 }
 
 /// Waits until all messages to live peers are acknowledged: 1, or 0 after timeout_us.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_flush(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            Ok(node.endpoint.flush(ffi::timeout(timeout_us))?)
-        })
-    })
+pub extern "C" fn tsumuji_flush(handle: Handle, timeout_us: i64) -> c_int {
+    answer(on(handle, |node| {
+        Ok(node.endpoint.flush(ffi::timeout(timeout_us))?)
+    }))
 }
 
 /// Number of messages to the peer that are not acknowledged yet.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_queue_length(handle: *mut Tsumuji, to: c_int) -> isize {
-    // SAFETY: the header asks for what `on` needs.
-    size(unsafe {
-        on(handle, |node| {
-            let to = node.peer(to)?;
-            Ok(node.endpoint.queue_length(to))
-        })
-    })
+pub extern "C" fn tsumuji_queue_length(handle: Handle, to: c_int) -> isize {
+    size(on(handle, |node| {
+        let to = node.peer(to)?;
+        Ok(node.endpoint.queue_length(to))
+    }))
 }
 
 /// Waits for a message on channels that nobody opened, without taking it. 1: *bytes is its length (bytes may be NULL); 0: none in timeout_us.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready(
-    handle: *mut Tsumuji,
+    handle: Handle,
     bytes: *mut usize,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_if_wanted` need.
+    // SAFETY: the header asks for what `put_if_wanted` needs.
     answer(unsafe {
         on(handle, |node| {
             let found = node.endpoint.ready(ffi::timeout(timeout_us))?;
@@ -372,7 +348,7 @@ pub unsafe extern "C" fn tsumuji_ready(
 /// in time. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv(
-    handle: *mut Tsumuji,
+    handle: Handle,
     buffer: *mut c_void,
     room: usize,
     about: *mut TsumujiMessage,
@@ -385,7 +361,7 @@ pub unsafe extern "C" fn tsumuji_recv(
 /// As tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_recv(
-    handle: *mut Tsumuji,
+    handle: Handle,
     buffer: *mut c_void,
     room: usize,
     about: *mut TsumujiMessage,
@@ -397,13 +373,13 @@ pub unsafe extern "C" fn tsumuji_try_recv(
 /// # Safety
 /// As the header says: `buffer` has `room` bytes, `about` is NULL or can be written.
 pub(super) unsafe fn receive(
-    handle: *mut Tsumuji,
+    handle: Handle,
     source: (c_int, c_int),
     (buffer, room): (*mut c_void, usize),
     about: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> isize {
-    // SAFETY: the caller promises what `on`, `copy_out` and `put_if_wanted` need; the message lies in memory of ours, not in C's.
+    // SAFETY: the caller promises what `copy_out` and `put_if_wanted` need; the message lies in memory of ours, not in C's.
     size(unsafe {
         on(handle, |node| {
             ffi::check_buffer(buffer, room)?;
@@ -431,7 +407,7 @@ pub(super) unsafe fn receive(
 /// 65,536 messages are borrowed at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow(
-    handle: *mut Tsumuji,
+    handle: Handle,
     message: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> c_int {
@@ -442,12 +418,12 @@ pub unsafe extern "C" fn tsumuji_recv_borrow(
 /// # Safety
 /// As the header says: `message` is NULL or can be written.
 pub(super) unsafe fn borrow(
-    handle: *mut Tsumuji,
+    handle: Handle,
     source: (c_int, c_int),
     message: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the caller promises what `on` and `put` need.
+    // SAFETY: the caller promises what `put` needs.
     done(unsafe {
         on(handle, |node| {
             if message.is_null() {
@@ -469,11 +445,8 @@ pub(super) unsafe fn borrow(
 
 /// Returns a borrowed message; its data must not be read any more, and becomes NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_release(
-    handle: *mut Tsumuji,
-    message: *mut TsumujiMessage,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for a message of `tsumuji_recv_borrow` or NULL.
+pub unsafe extern "C" fn tsumuji_release(handle: Handle, message: *mut TsumujiMessage) -> c_int {
+    // SAFETY: the header asks for a message of `tsumuji_recv_borrow` or NULL.
     done(unsafe {
         on(handle, |node| {
             if message.is_null() {

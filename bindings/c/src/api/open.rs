@@ -15,7 +15,7 @@ use super::done;
 use crate::address_map::{AddressMap, Wanted};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, contained};
+use crate::handle::{Handle, Tsumuji, contained};
 use crate::node::Node;
 use crate::objects;
 use crate::settings::Settings;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn tsumuji_options_set(
 
 /// Frees options; NULL has no effect. Endpoints opened with them keep their own copy.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_options_free(options: *mut TsumujiOptions) {
+pub extern "C" fn tsumuji_options_free(options: *mut TsumujiOptions) {
     objects::free(options);
 }
 
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn tsumuji_members_add(
 
 /// Frees a table; NULL has no effect.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
+pub extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
     objects::free(members);
 }
 
@@ -192,10 +192,9 @@ pub unsafe extern "C" fn tsumuji_open_shm(
 /// frees everything of the handle, borrowed messages included. NULL has no effect. TSUMUJI_ELOST: closed, but messages were lost, or not acknowledged
 /// in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays open. A closed handle is TSUMUJI_EINVAL to every call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
+pub extern "C" fn tsumuji_close(handle: Handle, timeout_us: i64) -> c_int {
     done(contained(|| {
-        // SAFETY: the header asks for a handle or NULL.
-        let Some(handle) = (unsafe { handle.as_ref() }) else {
+        let Some(handle) = handle.get() else {
             return Ok(());
         };
         if let Some(mut node) = handle.close()?
@@ -210,16 +209,14 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
 
 /// Ends the calling thread's ownership of the handle, so that another thread can acquire it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_release_ownership(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for a handle or NULL.
-    done(contained(|| unsafe { given(handle) }?.release_ownership()))
+pub extern "C" fn tsumuji_release_ownership(handle: Handle) -> c_int {
+    done(contained(|| handle.needed()?.release_ownership()))
 }
 
 /// Makes the calling thread the handle's owner, after the last owner has released it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_acquire_ownership(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for a handle or NULL.
-    done(contained(|| unsafe { given(handle) }?.acquire_ownership()))
+pub extern "C" fn tsumuji_acquire_ownership(handle: Handle) -> c_int {
+    done(contained(|| handle.needed()?.acquire_ownership()))
 }
 
 /// Reports to the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it has no effect.
@@ -230,13 +227,6 @@ pub unsafe extern "C" fn tsumuji_report_error(text: *const c_char) -> c_int {
         report_error(unsafe { ffi::text(text, "the text") }?);
         Ok(())
     }))
-}
-
-/// # Safety
-/// `handle` is NULL or was given by `open`.
-unsafe fn given<'a>(handle: *mut Tsumuji) -> Result<&'a Tsumuji, Failure> {
-    // SAFETY: as the caller promises; shared by reference only.
-    unsafe { handle.as_ref() }.ok_or_else(|| Failure::invalid("the handle is NULL"))
 }
 
 fn own(node: c_int) -> Result<u16, Failure> {
@@ -264,6 +254,12 @@ unsafe fn open(
         let mut node = Node::new(how(settings.options())?);
         node.tune = settings.tune();
         // SAFETY: as the caller promises.
-        unsafe { ffi::put(handle, "the place for the handle", Tsumuji::give(node)) }
+        unsafe {
+            ffi::put(
+                handle,
+                "the place for the handle",
+                Tsumuji::give(node).pointer(),
+            )
+        }
     }))
 }

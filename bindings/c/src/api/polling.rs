@@ -11,7 +11,7 @@ use super::messages::channel_number;
 use super::{TsumujiDatagram, TsumujiMessage, TsumujiRemoteFlow, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 use crate::within;
 
 /// Callbacks for tsumuji_poll, on the thread that polls; for a channel's own handler (tsumuji_open_channel), on whichever thread drives the endpoint.
@@ -183,11 +183,11 @@ impl Handler for Callbacks {
 /// microseconds have passed (0: one poll; negative: without limit). Returns how much was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll(
-    handle: *mut Tsumuji,
+    handle: Handle,
     handler: *const TsumujiHandler,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `read` need.
+    // SAFETY: the header asks for what `read` needs.
     number(unsafe {
         on(handle, |node| {
             let mut callbacks = Callbacks::read(handler)?;
@@ -205,42 +205,34 @@ pub unsafe extern "C" fn tsumuji_poll(
 /// One poll that queues what arrives for later calls: lets a computing program acknowledge, go on sending, and advance collectives. Never waits.
 /// Returns how much was done.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            let done = node.progress()?;
-            Ok(count(done))
-        })
-    })
+pub extern "C" fn tsumuji_progress(handle: Handle) -> c_int {
+    number(on(handle, |node| {
+        let done = node.progress()?;
+        Ok(count(done))
+    }))
 }
 
 /// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It belongs to the handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_fd(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            node.endpoint
-                .fd()
-                .map(|fd| fd.as_raw_fd())
-                .ok_or_else(|| Failure::invalid("this link has no descriptor"))
-        })
-    })
+pub extern "C" fn tsumuji_fd(handle: Handle) -> c_int {
+    number(on(handle, |node| {
+        node.endpoint
+            .fd()
+            .map(|fd| fd.as_raw_fd())
+            .ok_or_else(|| Failure::invalid("this link has no descriptor"))
+    }))
 }
 
 /// Asks that the next frame make the descriptor readable. 1: armed; 0: there is something to do now, so poll first.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_arm_fd(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe { on(handle, |node| Ok(node.endpoint.arm_fd()?)) })
+pub extern "C" fn tsumuji_arm_fd(handle: Handle) -> c_int {
+    answer(on(handle, |node| Ok(node.endpoint.arm_fd()?)))
 }
 
 /// Microseconds after which an event loop must poll again; -1: when the descriptor becomes readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_until_timer(handle: *mut Tsumuji) -> i64 {
-    // SAFETY: the header asks for what `on` needs.
-    let until = unsafe { on(handle, |node| Ok(node.endpoint.until_timer())) };
+pub extern "C" fn tsumuji_until_timer(handle: Handle) -> i64 {
+    let until = on(handle, |node| Ok(node.endpoint.until_timer()));
     match until {
         Ok(until) => until.map_or(-1, micros_up),
         Err(failure) => failure.report().into(),

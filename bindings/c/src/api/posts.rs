@@ -9,21 +9,21 @@ use super::messages::{channel_number, read_channel_id, source_of};
 use super::{TsumujiMessage, answer, done, size};
 use crate::failure::Failure;
 use crate::ffi::{self, Output};
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 
 /// Posts `buffer` for the next message of an opened channel from a peer (-1: from any): the oldest that waits there, or the next that arrives. Posts
 /// of a channel are filled in the order in which they were made. A long message is received directly into the buffer, whatever the program does
 /// meanwhile. The buffer belongs to the library until tsumuji_unpost or tsumuji_close; *post becomes the post's number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_post(
-    handle: *mut Tsumuji,
+    handle: Handle,
     channel_id: c_int,
     from: c_int,
     buffer: *mut c_void,
     room: usize,
     post: *mut u64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on`, `Output::new` and `put` need: the memory belongs to the library until the post ends.
+    // SAFETY: the header asks for what `Output::new` and `put` need: the memory belongs to the library until the post ends.
     done(unsafe {
         on(handle, |node| {
             let channel_id = read_channel_id(channel_id)?;
@@ -42,18 +42,11 @@ pub unsafe extern "C" fn tsumuji_post(
 
 /// Waits until a message has filled the buffer, or its channel was closed: 1, or 0 after timeout_us microseconds (negative: without limit).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_wait_posted(
-    handle: *mut Tsumuji,
-    post: u64,
-    timeout_us: i64,
-) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let made = node.posts.get(&post).ok_or_else(|| unknown(post))?;
-            Ok(node.endpoint.wait_posted(made, ffi::timeout(timeout_us))?)
-        })
-    })
+pub extern "C" fn tsumuji_wait_posted(handle: Handle, post: u64, timeout_us: i64) -> c_int {
+    answer(on(handle, |node| {
+        let made = node.posts.get(&post).ok_or_else(|| unknown(post))?;
+        Ok(node.endpoint.wait_posted(made, ffi::timeout(timeout_us))?)
+    }))
 }
 
 /// Ends a post: the buffer is the program's again. Returns the length of the message in it; about may be NULL. TSUMUJI_EAGAIN: no message has filled
@@ -61,11 +54,11 @@ pub unsafe extern "C" fn tsumuji_wait_posted(
 /// channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_unpost(
-    handle: *mut Tsumuji,
+    handle: Handle,
     post: u64,
     about: *mut TsumujiMessage,
 ) -> isize {
-    // SAFETY: the header asks for what `on` and `put_if_wanted` need.
+    // SAFETY: the header asks for what `put_if_wanted` needs.
     size(unsafe {
         on(handle, |node| {
             let made = node.posts.remove(&post).ok_or_else(|| unknown(post))?;

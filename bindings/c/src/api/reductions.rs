@@ -9,7 +9,7 @@ use super::collectives::{filled, operate, rank};
 use crate::failure::Failure;
 use crate::ffi::{self, Input, Output};
 use crate::fold::OwnFold;
-use crate::handle::Tsumuji;
+use crate::handle::Handle;
 
 /// Element types of reductions: int8_t.
 pub const TSUMUJI_INT8: c_int = 1;
@@ -71,7 +71,7 @@ pub struct TsumujiCombine {
 /// ...). receive is used on the root only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     send: *const c_void,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn tsumuji_reduce(
 /// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce_by(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     send: *const c_void,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn tsumuji_reduce_by(
 /// Replaces `data` on all members by the combination of the elements of all; with the same bits on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_reduce(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     data: *mut c_void,
     count: usize,
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn tsumuji_all_reduce(
 /// As tsumuji_all_reduce, by a function of the program; *by is not used after the call has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_reduce_by(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     data: *mut c_void,
     count: usize,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn tsumuji_all_reduce_by(
 /// # Safety
 /// As `operate`; `count` elements can be read at the first pointer, and on the root written at the second, until the operation is over.
 unsafe fn reduce(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     root: c_int,
     (send, receive, count): (*const c_void, *mut c_void, usize),
@@ -178,7 +178,7 @@ unsafe fn reduce(
 /// # Safety
 /// As `operate`; `count` elements can be read and written at `data` until the operation is over.
 unsafe fn all_reduce(
-    handle: *mut Tsumuji,
+    handle: Handle,
     group: c_int,
     data: *mut c_void,
     count: usize,

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int};
 use super::{answer, done, number};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Handle, on};
 use crate::node::{Node, Text};
 
 /// State of the traffic with one peer.
@@ -90,66 +90,50 @@ const _: () = assert!(size_of::<TsumujiRemoteFlow>() == 17 * 8);
 
 /// Number of this node.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_me(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe { on(handle, |node| Ok(node.endpoint.me().0.into())) })
+pub extern "C" fn tsumuji_me(handle: Handle) -> c_int {
+    number(on(handle, |node| Ok(node.endpoint.me().0.into())))
 }
 
 /// Number of nodes, this one included, as of the last tsumuji_update_members: nodes are 0 to this - 1.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            Ok(super::count(node.endpoint.members().len()))
-        })
-    })
+pub extern "C" fn tsumuji_nodes(handle: Handle) -> c_int {
+    number(on(handle, |node| {
+        Ok(super::count(node.endpoint.members().len()))
+    }))
 }
 
 /// Takes over what this node has learned of its members: tsumuji_nodes, tsumuji_name and tsumuji_address show those that joined, and new addresses,
 /// from now on. Returns 1 if anything changed, else 0. Messages to and from new members pass before this call, too.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_update_members(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe { on(handle, |node| Ok(node.update_members().into())) })
+pub extern "C" fn tsumuji_update_members(handle: Handle) -> c_int {
+    number(on(handle, |node| Ok(node.update_members().into())))
 }
 
 /// Name of a node ("node 2", a host's name); NULL if there is no such node. Valid until the handle is closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_name(handle: *mut Tsumuji, which: c_int) -> *const c_char {
-    // SAFETY: the header asks for what `told` needs.
-    unsafe { told(handle, |node| Ok(Text::Name(node.member(which)?))) }
+pub unsafe extern "C" fn tsumuji_name(handle: Handle, which: c_int) -> *const c_char {
+    told(handle, |node| Ok(Text::Name(node.member(which)?)))
 }
 
 /// Address of a node ("10.0.0.2:7000", an Ethernet address, an index in shared memory); NULL if there is no such node. Valid until the handle is
 /// closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_address(handle: *mut Tsumuji, which: c_int) -> *const c_char {
-    // SAFETY: the header asks for what `told` needs.
-    unsafe { told(handle, |node| Ok(Text::Address(node.member(which)?))) }
+pub unsafe extern "C" fn tsumuji_address(handle: Handle, which: c_int) -> *const c_char {
+    told(handle, |node| Ok(Text::Address(node.member(which)?)))
 }
 
 /// TCP address of this node's metrics; NULL if the option "metrics" did not ask for one. Valid until the handle is closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_metrics_address(handle: *mut Tsumuji) -> *const c_char {
-    // SAFETY: the header asks for what `told` needs.
-    unsafe { told(handle, |_| Ok(Text::Metrics)) }
+pub unsafe extern "C" fn tsumuji_metrics_address(handle: Handle) -> *const c_char {
+    told(handle, |_| Ok(Text::Metrics))
 }
 
-/// # Safety
-/// As `on`.
-unsafe fn told(
-    handle: *mut Tsumuji,
-    what: impl FnOnce(&Node) -> Result<Text, Failure>,
-) -> *const c_char {
-    // SAFETY: as the caller promises.
-    let text = unsafe {
-        on(handle, |node| {
-            let what = what(node)?;
-            let text = node.text(what).map(std::ffi::CStr::as_ptr);
-            text.ok_or_else(|| Failure::invalid("there is none"))
-        })
-    };
+fn told(handle: Handle, what: impl FnOnce(&Node) -> Result<Text, Failure>) -> *const c_char {
+    let text = on(handle, |node| {
+        let what = what(node)?;
+        let text = node.text(what).map(std::ffi::CStr::as_ptr);
+        text.ok_or_else(|| Failure::invalid("there is none"))
+    });
     text.unwrap_or_else(|failure| {
         failure.report();
         std::ptr::null()
@@ -158,69 +142,52 @@ unsafe fn told(
 
 /// Name of the link, without parameters: "shm", "udp", "packet", "xdp", "dpdk", "relay"; with "shm+" before it where nodes share hosts ("shm+udp"). Valid until the handle is closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_char {
-    // SAFETY: the header asks for what `told` needs.
-    unsafe { told(handle, |_| Ok(Text::Link)) }
+pub unsafe extern "C" fn tsumuji_link_name(handle: Handle) -> *const c_char {
+    told(handle, |_| Ok(Text::Link))
 }
 
 /// 1: hello was exchanged with the peer's present incarnation.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_is_up(handle: *mut Tsumuji, peer: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let peer = node.peer(peer)?;
-            Ok(node.endpoint.is_up(peer))
-        })
-    })
+pub extern "C" fn tsumuji_is_up(handle: Handle, peer: c_int) -> c_int {
+    answer(on(handle, |node| {
+        let peer = node.peer(peer)?;
+        Ok(node.endpoint.is_up(peer))
+    }))
 }
 
 /// 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_is_dead(handle: *mut Tsumuji, peer: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let peer = node.peer(peer)?;
-            Ok(node.endpoint.is_dead(peer))
-        })
-    })
+pub extern "C" fn tsumuji_is_dead(handle: Handle, peer: c_int) -> c_int {
+    answer(on(handle, |node| {
+        let peer = node.peer(peer)?;
+        Ok(node.endpoint.is_dead(peer))
+    }))
 }
 
 /// 1: the peer is not met because it uses the other congestion control; 0: not as far as is known.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    answer(unsafe {
-        on(handle, |node| {
-            let peer = node.peer(peer)?;
-            Ok(node.endpoint.other_congestion(peer).is_some())
-        })
-    })
+pub extern "C" fn tsumuji_congestion_differs(handle: Handle, peer: c_int) -> c_int {
+    answer(on(handle, |node| {
+        let peer = node.peer(peer)?;
+        Ok(node.endpoint.other_congestion(peer).is_some())
+    }))
 }
 
 /// Waits until hello was exchanged with all peers; returns the number of those still missing after timeout_us. TSUMUJI_EPEER: a peer has died or
 /// left, and is not waited for; see tsumuji_reconnect.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    number(unsafe {
-        on(handle, |node| {
-            let missing = node.endpoint.wait_up(ffi::timeout(timeout_us))?;
-            Ok(super::count(missing.len()))
-        })
-    })
+pub extern "C" fn tsumuji_wait_up(handle: Handle, timeout_us: i64) -> c_int {
+    number(on(handle, |node| {
+        let missing = node.endpoint.wait_up(ffi::timeout(timeout_us))?;
+        Ok(super::count(missing.len()))
+    }))
 }
 
 /// Returns how many members are not met now, and writes who they are and what is known of the causes into text, for people: at most size bytes with
 /// the final 0, "" if all are met. Asks the kernel about them, which takes up to a tenth of a second for each of the first eight.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_absence(
-    handle: *mut Tsumuji,
-    text: *mut c_char,
-    size: usize,
-) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_text` need.
+pub unsafe extern "C" fn tsumuji_absence(handle: Handle, text: *mut c_char, size: usize) -> c_int {
+    // SAFETY: the header asks for what `put_text` needs.
     number(unsafe {
         on(handle, |node| {
             let absence = node.endpoint.absence();
@@ -234,25 +201,22 @@ pub unsafe extern "C" fn tsumuji_absence(
 
 /// Tries a dead peer again: its process may have been restarted.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_reconnect(handle: *mut Tsumuji, peer: c_int) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            let peer = node.peer(peer)?;
-            Ok(node.endpoint.reconnect(peer)?)
-        })
-    })
+pub extern "C" fn tsumuji_reconnect(handle: Handle, peer: c_int) -> c_int {
+    done(on(handle, |node| {
+        let peer = node.peer(peer)?;
+        Ok(node.endpoint.reconnect(peer)?)
+    }))
 }
 
 /// State of the traffic with a peer; size: sizeof(tsumuji_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_flow(
-    handle: *mut Tsumuji,
+    handle: Handle,
     peer: c_int,
     flow: *mut TsumujiFlow,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     done(unsafe {
         on(handle, |node| {
             let id = node.peer(peer)?;
@@ -271,14 +235,14 @@ pub unsafe extern "C" fn tsumuji_get_flow(
 /// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_remote_flow(
-    handle: *mut Tsumuji,
+    handle: Handle,
     which: c_int,
     about: c_int,
     flow: *mut TsumujiFlow,
     size: usize,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     answer(unsafe {
         on(handle, |node| {
             let (which, about) = (node.member(which)?, node.member(about)?);
@@ -295,23 +259,20 @@ pub unsafe extern "C" fn tsumuji_get_remote_flow(
 /// Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
 /// most `most`, and at most 32.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_ask_flows(
-    handle: *mut Tsumuji,
+pub extern "C" fn tsumuji_ask_flows(
+    handle: Handle,
     which: c_int,
     first: c_int,
     most: c_int,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            let (which, first) = (node.peer(which)?, node.member(first)?);
-            let most = u16::try_from(most)
-                .ok()
-                .filter(|most| *most > 0)
-                .ok_or_else(|| Failure::invalid("accepted numbers of flows are 1 to 65535"))?;
-            Ok(node.endpoint.ask_flows(which, first, most)?)
-        })
-    })
+    done(on(handle, |node| {
+        let (which, first) = (node.peer(which)?, node.member(first)?);
+        let most = u16::try_from(most)
+            .ok()
+            .filter(|most| *most > 0)
+            .ok_or_else(|| Failure::invalid("accepted numbers of flows are 1 to 65535"))?;
+        Ok(node.endpoint.ask_flows(which, first, most)?)
+    }))
 }
 
 /// State of another node's traffic with one of its peers.
@@ -328,14 +289,14 @@ pub struct TsumujiRemoteFlow {
 /// are. TSUMUJI_ETIMEDOUT: not all answers arrived. size: sizeof(tsumuji_remote_flow).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_remote_flows(
-    handle: *mut Tsumuji,
+    handle: Handle,
     which: c_int,
     flows: *mut TsumujiRemoteFlow,
     size: usize,
     room: usize,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for `room` structures of `size` bytes: each is written below that number.
+    // SAFETY: the header asks for `room` structures of `size` bytes: each is written below that number.
     number(unsafe {
         on(handle, |node| {
             let which = node.member(which)?;
@@ -387,11 +348,11 @@ impl TsumujiFlow {
 /// Counters since the endpoint was opened; size: sizeof(tsumuji_counters).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_get_counters(
-    handle: *mut Tsumuji,
+    handle: Handle,
     counters: *mut TsumujiCounters,
     size: usize,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put_struct` need.
+    // SAFETY: the header asks for what `put_struct` needs.
     done(unsafe {
         on(handle, |node| {
             let counted = node.endpoint.counters();
@@ -420,12 +381,9 @@ pub unsafe extern "C" fn tsumuji_get_counters(
 
 /// Publishes the present counters to `tsumuji top` and other readers, as polling does ten times a second. Never waits.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_publish_metrics(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for what `on` needs.
-    done(unsafe {
-        on(handle, |node| {
-            node.endpoint.publish_metrics();
-            Ok(())
-        })
-    })
+pub extern "C" fn tsumuji_publish_metrics(handle: Handle) -> c_int {
+    done(on(handle, |node| {
+        node.endpoint.publish_metrics();
+        Ok(())
+    }))
 }
