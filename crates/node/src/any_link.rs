@@ -1,9 +1,9 @@
-//! One type for any of the links, so that an endpoint needs no parameter; `spec` has their names as users write them, `own` has links that a program
-//! brings along.
+//! One type for any of the links, so that an endpoint needs no parameter; `spec` has their names as users write them, `boxed` has links of a type
+//! that is not known here.
 //!
-//! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call; wrapped links are boxed, and only they pay for their wrappers.
+//! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call. Wrapped links, and those that a program brings along, are boxed.
 
-mod own;
+mod boxed;
 mod spec;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,14 +21,12 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Erased, Link, LinkError, Paired, Receiver, Rings, pass_on};
 
-pub use own::OwnLink;
+pub use boxed::BoxedLink;
 pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
 pub(crate) use spec::{counted_up, read_group};
 
 use crate::bootstrap::{HostMemory, HostServer, relay};
 use crate::error::OpenError;
-#[cfg(feature = "seal")]
-use crate::security::Keyed;
 use crate::security::leaves_host;
 
 /// A link that reaches peers, without wrappers.
@@ -52,6 +50,14 @@ pub enum Base {
 }
 
 impl Base {
+    /// Whether another host can send to this link.
+    pub(crate) fn leaves_host(&self) -> bool {
+        match self {
+            Self::Dpdk(link) => !link.spec().stays_on_host(),
+            other => leaves_host(other.local_addr()),
+        }
+    }
+
     /// Attaches to a shared-memory job as its member `index`.
     pub(crate) fn attach(memory: BorrowedFd<'_>, index: u16) -> Result<Self, OpenError> {
         Ok(Self::Shm(Shm::attach(memory, index)?))
@@ -106,35 +112,21 @@ impl Base {
 pub enum AnyLink {
     /// One link as it is. Few levels down, as each costs its share of every call.
     Plain(Base),
-    /// One link, impaired, captured or sealed.
-    Wrapped(Box<Network>),
+    /// One link, impaired, captured or sealed; or one of the program's own.
+    Boxed(BoxedLink),
     /// Shared memory within this host, and another link beyond it.
     Hosted(Box<Hosted>),
-    /// A link of the program's own.
-    Own(OwnLink),
-}
-
-/// One link, with or without sealing.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // as above
-#[non_exhaustive]
-pub enum Network {
-    /// Not sealed.
-    Open(Unsealed),
-    /// Sealed with a cluster key.
-    #[cfg(feature = "seal")]
-    Sealed(Box<Keyed>),
 }
 
 /// A paired link, and the thread that offers its memory to other nodes of this host.
 #[derive(Debug)]
 pub struct Hosted {
-    link: Paired<Network>,
+    link: Paired<BoxedLink>,
     _offer: HostServer,
 }
 
 impl std::ops::Deref for Hosted {
-    type Target = Paired<Network>;
+    type Target = Paired<BoxedLink>;
 
     fn deref(&self) -> &Self::Target {
         &self.link
@@ -148,12 +140,37 @@ impl std::ops::DerefMut for Hosted {
 }
 
 impl AnyLink {
+    /// Adds the given wrappers to `base`. Captures see frames as they are impaired; frames are not sealed (see [`Security`](crate::Security)).
+    pub fn open(
+        base: Base,
+        impair: Option<ImpairConfig>,
+        capture: Option<&Path>,
+    ) -> Result<Self, OpenError> {
+        let Some(path) = capture else {
+            return Ok(match impair {
+                None => Self::Plain(base),
+                Some(config) => Self::own(Impair::new(base, config)?),
+            });
+        };
+        let impaired = Impair::new(base, impair.unwrap_or_default())?;
+        let captured = Capture::create(impaired, path).map_err(|source| OpenError::Capture {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self::own(captured))
+    }
+
+    /// A link of any other type.
+    pub fn own(link: impl Link + Send + 'static) -> Self {
+        Self::Boxed(BoxedLink::new(link))
+    }
+
     /// Adds the shared memory of this host's nodes.
     pub(crate) fn paired(self, host: HostMemory) -> Result<Self, OpenError> {
         let network = match self {
-            Self::Plain(base) => Network::Open(Unsealed::Plain(base)),
-            Self::Wrapped(network) => *network,
-            Self::Hosted(_) | Self::Own(_) => return Ok(self),
+            Self::Plain(base) => BoxedLink::new(base),
+            Self::Boxed(link) => link,
+            Self::Hosted(_) => return Ok(self),
         };
         let shm = Shm::attach(&host.memory, host.rank)?;
         let link = Paired::new(shm, network).map_err(|source| OpenError::Neighbours {
@@ -164,20 +181,6 @@ impl AnyLink {
             link,
             _offer: host.offer,
         })))
-    }
-
-    /// Adds the given wrappers to `base`; frames are not sealed (see [`Security`](crate::Security)).
-    pub fn open(
-        base: Base,
-        impair: Option<ImpairConfig>,
-        capture: Option<&Path>,
-    ) -> Result<Self, OpenError> {
-        Ok(Network::Open(Unsealed::open(base, impair, capture)?).into())
-    }
-
-    /// A link of the program's own.
-    pub fn own(link: impl Link + Send + 'static) -> Self {
-        Self::Own(OwnLink::new(link))
     }
 }
 
@@ -191,63 +194,6 @@ macro_rules! from {
     };
 }
 from!(Shm(Shm) Udp(Udp) Packet(Packet) #[cfg(feature = "xdp")] Xdp(Xdp) Dpdk(Dpdk));
-
-impl From<Network> for AnyLink {
-    fn from(network: Network) -> Self {
-        match network {
-            Network::Open(Unsealed::Plain(base)) => Self::Plain(base),
-            wrapped => Self::Wrapped(Box::new(wrapped)),
-        }
-    }
-}
-
-/// Any of the links, with or without wrappers.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
-#[non_exhaustive]
-pub enum Unsealed {
-    /// Without.
-    Plain(Base),
-    /// Impaired at random, from a seed.
-    Impaired(Box<Impair<Base>>),
-    /// Perhaps impaired, then captured to a file.
-    Captured(Box<Capture<Impair<Base>>>),
-}
-
-impl Unsealed {
-    /// Whether another host can send to this link.
-    pub fn leaves_host(&self) -> bool {
-        let base = match self {
-            Self::Plain(base) => base,
-            Self::Impaired(link) => link.inner(),
-            Self::Captured(link) => link.inner().inner(),
-        };
-        match base {
-            Base::Dpdk(link) => !link.spec().stays_on_host(),
-            other => leaves_host(other.local_addr()),
-        }
-    }
-
-    /// Adds the given wrappers to `base`.
-    pub fn open(
-        base: Base,
-        impair: Option<ImpairConfig>,
-        capture: Option<&Path>,
-    ) -> Result<Self, OpenError> {
-        let Some(path) = capture else {
-            return Ok(match impair {
-                None => Self::Plain(base),
-                Some(config) => Self::Impaired(Box::new(Impair::new(base, config)?)),
-            });
-        };
-        let impaired = Impair::new(base, impair.unwrap_or_default())?;
-        let captured = Capture::create(impaired, path).map_err(|source| OpenError::Capture {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self::Captured(Box::new(captured)))
-    }
-}
 
 /// Passes all calls on but those that differ.
 macro_rules! choose {
@@ -275,41 +221,15 @@ impl Link for Base {
     }
 }
 
-impl Link for Unsealed {
-    choose!({Plain Impaired Captured});
-
-    #[inline]
-    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        match self {
-            Self::Plain(link) => link.receive(max, receiver),
-            Self::Impaired(link) => link.receive(max, &mut Erased(receiver)),
-            Self::Captured(link) => link.receive(max, &mut Erased(receiver)),
-        }
-    }
-}
-
-impl Link for Network {
-    choose!({Open #[cfg(feature = "seal")] Sealed});
-
-    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        match self {
-            Self::Open(link) => link.receive(max, &mut Erased(receiver)),
-            #[cfg(feature = "seal")]
-            Self::Sealed(link) => link.receive(max, &mut Erased(receiver)),
-        }
-    }
-}
-
 impl Link for AnyLink {
-    choose!({Plain Wrapped Hosted Own});
+    choose!({Plain Boxed Hosted});
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         match self {
             Self::Plain(link) => link.receive(max, receiver),
-            Self::Wrapped(link) => link.receive(max, receiver),
+            Self::Boxed(link) => link.receive(max, receiver),
             Self::Hosted(link) => link.receive(max, receiver),
-            Self::Own(link) => link.receive(max, receiver),
         }
     }
 
@@ -317,7 +237,7 @@ impl Link for AnyLink {
     fn rings(&self) -> Option<&impl Rings> {
         match self {
             Self::Plain(Base::Shm(link)) => Some(link),
-            Self::Plain(_) | Self::Wrapped(_) | Self::Own(_) => None,
+            Self::Plain(_) | Self::Boxed(_) => None,
             Self::Hosted(link) => Some(link.shm()),
         }
     }
@@ -326,7 +246,7 @@ impl Link for AnyLink {
     fn rings_mut(&mut self) -> Option<&mut impl Rings> {
         match self {
             Self::Plain(Base::Shm(link)) => Some(link),
-            Self::Plain(_) | Self::Wrapped(_) | Self::Own(_) => None,
+            Self::Plain(_) | Self::Boxed(_) => None,
             Self::Hosted(link) => Some(link.shm_mut()),
         }
     }

@@ -5,13 +5,14 @@
 //! it runs.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use tsumuji_link::impair::ImpairConfig;
 use tsumuji_link::{Link, LinkAddr, SealMode};
 
 #[cfg(feature = "seal")]
-pub use self::keyed::Keyed;
-use crate::any_link::{AnyLink, Network, Unsealed};
+use self::keyed::Keyed;
+use crate::any_link::{AnyLink, Base};
 use crate::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
 use crate::error::OpenError;
 
@@ -39,18 +40,26 @@ impl Security {
     /// Variables that state it. Where some are set for a process, they replace all that it would inherit.
     pub const ENV: [&str; 3] = [ENV_KEY, ENV_SEAL, ENV_OPEN];
 
-    /// Seals the link if so stated; refuses one that leaves the host if nothing is stated.
-    pub fn apply(&self, link: Unsealed) -> Result<AnyLink, OpenError> {
+    /// Adds wrappers to the link as [`AnyLink::open`] does, and seals it if so stated; refuses one that leaves the host if nothing is stated.
+    pub fn open(
+        &self,
+        base: Base,
+        impair: Option<ImpairConfig>,
+        capture: Option<&Path>,
+    ) -> Result<AnyLink, OpenError> {
+        if *self == Self::Unstated && base.leaves_host() {
+            return Err(OpenError::Unprotected(base.caps().name));
+        }
+        let link = AnyLink::open(base, impair, capture)?;
         match self {
             #[cfg(feature = "seal")]
             Self::Sealed { key_file, mode } => {
                 let sealed = Keyed::new(link, key_file.clone(), *mode)?;
-                Ok(Network::Sealed(Box::new(sealed)).into())
+                Ok(AnyLink::own(sealed))
             }
             #[cfg(not(feature = "seal"))]
             Self::Sealed { .. } => Err(OpenError::NotBuilt("seal")),
-            Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected(link.caps().name)),
-            Self::Open | Self::Unstated => Ok(Network::Open(link).into()),
+            Self::Open | Self::Unstated => Ok(link),
         }
     }
 

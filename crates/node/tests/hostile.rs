@@ -39,7 +39,7 @@ use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Frame, SealCounters, each};
-use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::{
     AnyLink, Channel, Counters, Endpoint, Link, LinkAddr, Membership, Message, NodeId, Options,
     SealMode, Security, SendError,
@@ -158,8 +158,7 @@ impl Run {
                 Base::Dpdk(dpdk(&device).expect("dpdk"))
             }
         };
-        let link = Unsealed::open(base, None, None).expect("link");
-        self.security.apply(link).expect("key")
+        self.security.open(base, None, None).expect("key")
     }
 
     fn stopped(&self) -> bool {

@@ -21,7 +21,7 @@ use super::{
     ENV_METRICS, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
 use super::{foreign, joining, relay};
-use crate::any_link::{Base, LinkSpec, Unsealed};
+use crate::any_link::{Base, LinkSpec};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
 use crate::error::{OpenError, presentable};
@@ -95,8 +95,7 @@ fn open(options: Options) -> Result<Endpoint, OpenError> {
     } else if let Some((base, request)) = joining::asked()? {
         let name = format!("joined-{}", std::process::id());
         let (options, impair, capture) = settings(options, &name)?;
-        let link = Unsealed::open(base, impair, capture.as_deref())?;
-        let link = options.security.apply(link)?;
+        let link = options.security.open(base, impair, capture.as_deref())?;
         let mut tell = |waiting: &str| eprintln!("waiting for {waiting}");
         Endpoint::join_telling(link, request, options, joining::WITHIN, &mut tell)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
@@ -200,9 +199,7 @@ pub(super) fn finish(
     impair: Option<ImpairConfig>,
     capture: Option<&Path>,
 ) -> Result<Endpoint, OpenError> {
-    let link = options
-        .security
-        .apply(Unsealed::open(base, impair, capture)?)?;
+    let link = options.security.open(base, impair, capture)?;
     let link = match near {
         Some(near) => link.paired(near.meet()?)?,
         None => link,

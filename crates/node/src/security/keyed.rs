@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use tsumuji_link::{Link, SealMode, pass_on};
 use tsumuji_seal::{Keys, Sealed};
 
-use crate::any_link::Unsealed;
+use crate::any_link::AnyLink;
 use crate::error::OpenError;
 
 /// Nanoseconds between two checks of the key file.
@@ -14,8 +14,8 @@ const LOOK_EVERY_NS: u64 = 1_000_000_000;
 
 /// A sealed link whose key file may change.
 #[derive(Debug)]
-pub struct Keyed {
-    sealed: Sealed<Unsealed>,
+pub(super) struct Keyed {
+    sealed: Sealed<AnyLink>,
     key_file: PathBuf,
     changed: Option<SystemTime>,
     /// When it is checked next, by the clock of `note_time`.
@@ -23,11 +23,7 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    pub(super) fn new(
-        link: Unsealed,
-        key_file: PathBuf,
-        mode: SealMode,
-    ) -> Result<Self, OpenError> {
+    pub(super) fn new(link: AnyLink, key_file: PathBuf, mode: SealMode) -> Result<Self, OpenError> {
         // The time is read first, so that a change in between is noticed later.
         let changed = modified(&key_file);
         let keys = Keys::read(&key_file)?;
@@ -107,7 +103,7 @@ mod tests {
         let key = ClusterKey::generate().expect("randomness");
         key.write_new(&file).expect("key file");
         let link = Keyed::new(
-            Unsealed::Plain(Base::Relay(link)),
+            AnyLink::Plain(Base::Relay(link)),
             file.clone(),
             SealMode::Encrypt,
         );

@@ -17,7 +17,7 @@ use meddled::{Fate, Meddler};
 use tsumuji_link::LinkError;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpBindError, UdpConfig};
-use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::{
     ClusterFile, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options, SealMode,
     Security, open_in_cluster,
@@ -106,8 +106,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
         .zip(seeds)
         .map(|((base, membership), seed)| {
             let impair = impair.map(|config| ImpairConfig { seed, ..config });
-            let link = Unsealed::open(base, impair, None).expect("link");
-            let link = security.apply(link).expect("key");
+            let link = security.open(base, impair, None).expect("key");
             Endpoint::new(link, membership, options.clone()).expect("endpoint")
         })
         .collect()

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{ALL, LONG, Over, inet, pair, pattern, udp};
-use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::{
-    Channel, Congestion, CongestionKind, Endpoint, MeetError, Membership, NodeId, Options,
-    SealMode, Security, SendError,
+    AnyLink, Channel, Congestion, CongestionKind, Endpoint, MeetError, Membership, NodeId, Options,
+    SealMode, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -66,8 +66,7 @@ fn different_controls_are_refused_by_name() {
     let addrs: Vec<_> = links.iter().map(inet).collect();
     let mut endpoints: Vec<Endpoint> = Vec::new();
     for ((link, id), congestion) in links.into_iter().zip(0..).zip(Congestion::ALL) {
-        let link = Unsealed::open(Base::Udp(link), None, None).expect("link");
-        let link = Security::Open.apply(link).expect("open");
+        let link = AnyLink::open(Base::Udp(link), None, None).expect("link");
         let membership = Membership::inet(NodeId(id), &addrs);
         endpoints.push(Endpoint::new(link, membership, under(congestion)).expect("endpoint"));
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{LONG, TestKey, inet, udp, udp_again};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::{
     AnyLink, Channel, Endpoint, ImpairConfig, JoinRequest, LinkAddr, Member, Membership, NodeId,
     OpenError, Options, ProgressBy, SealMode, Security, SendError,
@@ -57,8 +57,7 @@ impl Cluster {
             seed: self.seed,
             ..ImpairConfig::default()
         });
-        let link = Unsealed::open(base, impair, None).expect("link");
-        self.security.apply(link).expect("key")
+        self.security.open(base, impair, None).expect("key")
     }
 
     fn try_join(

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::common::{LONG, TestKey, pattern};
 use fastrand::Rng;
 use tsumuji_link::shm::{Shm, ShmAttachError, ShmConfig, ShmJob};
-use tsumuji_node::any_link::{Base, Network, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::{
-    AnyLink, Channel, Datagram, Destination, Endpoint, ImpairConfig, Membership, NodeId, Options,
-    ProgressBy, SealMode, SendError, Tuning,
+    Channel, Datagram, Destination, Endpoint, ImpairConfig, Membership, NodeId, Options,
+    ProgressBy, SealMode, Security, SendError, Tuning,
 };
 
 const A: NodeId = NodeId(0);
@@ -69,12 +69,11 @@ impl Run {
             seed: self.seed << 8 | u64::from(id.0),
             ..ImpairConfig::default()
         });
-        let link = Unsealed::open(Base::Shm(link), impair, None).expect("link");
-        let link = if self.over == Over::SealedRough {
-            self.key.sealed(SealMode::Encrypt).apply(link).expect("key")
-        } else {
-            AnyLink::from(Network::Open(link))
+        let security = match self.over {
+            Over::SealedRough => self.key.sealed(SealMode::Encrypt),
+            _ => Security::Open,
         };
+        let link = security.open(Base::Shm(link), impair, None).expect("link");
         let options = Options {
             progress: ProgressBy::Program, // one thread plays both sides, so that no call may wait for the other
             send_queue_bytes: 64 << 20,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_link::shm::Shm;
-use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::any_link::Base;
 use tsumuji_node::bootstrap::{
     ENV_CLUSTER, ENV_CONGESTION, ENV_JOIN, ENV_KEY, ENV_LINK, ENV_NODE as NODE_ENV, ENV_OPEN,
 };
@@ -176,8 +176,7 @@ fn security(key: Option<&Path>) -> Security {
 }
 
 fn endpoint(base: Base, membership: Membership, options: Options) -> Endpoint {
-    let link = Unsealed::open(base, None, None).expect("a link");
-    let link = options.security.apply(link).expect("a key");
+    let link = options.security.open(base, None, None).expect("a key");
     Endpoint::new(link, membership, options).expect("an endpoint")
 }
 

@@ -1,4 +1,4 @@
-//! A link that the program brings along. Its calls go through a table of functions.
+//! A link behind a table of functions: a wrapped one, or one that the program brings along.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -9,12 +9,12 @@ use tsumuji_link::{
     SealCounters, pass_on,
 };
 
-/// A link of a type that is not known here. It has no rings.
-pub struct OwnLink {
-    link: Box<dyn Own>,
+/// A link of a type that is not known here. It offers no rings.
+pub struct BoxedLink {
+    link: Box<dyn Calls>,
 }
 
-impl OwnLink {
+impl BoxedLink {
     pub(super) fn new(link: impl Link + Send + 'static) -> Self {
         Self {
             link: Box::new(link),
@@ -22,9 +22,9 @@ impl OwnLink {
     }
 }
 
-impl fmt::Debug for OwnLink {
+impl fmt::Debug for BoxedLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnLink({})", self.link.caps().name)
+        write!(f, "BoxedLink({})", self.link.caps().name)
     }
 }
 
@@ -34,13 +34,13 @@ macro_rules! table {
         shared { $(fn $get:ident($($get_arg:ident: $get_type:ty)?) -> $got:ty;)* }
         exclusive { $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)* }
     ) => {
-        trait Own: Send {
+        trait Calls: Send {
             $(fn $get(&self $(, $get_arg: $get_type)?) -> $got;)*
             $(fn $name(&mut self $(, $arg: $type)*) $(-> $result)?;)*
             fn receive(&mut self, max: usize, receiver: &mut dyn Receiver) -> Result<usize, LinkError>;
         }
 
-        impl<L: Link + Send> Own for L {
+        impl<L: Link + Send> Calls for L {
             $(fn $get(&self $(, $get_arg: $get_type)?) -> $got {
                 Link::$get(self $(, $get_arg)?)
             })*
@@ -75,6 +75,6 @@ table! {
     }
 }
 
-impl Link for OwnLink {
+impl Link for BoxedLink {
     pass_on!((link): caps caps_to local_addr capacity send receive flush wait fd arm_fd set_reach note_time counters sealing);
 }
