@@ -85,16 +85,15 @@ impl Hint {
 pub(crate) fn run(args: Args) -> Outcome {
     let machine = machine::describe();
     let links = links();
+    let works = |link: &LinkReport| link.works || !needs_no_rights(link.name);
     let mut hints = hints(machine.virtual_machine);
     let profile = Found::look();
     hints.push(profile_hint(&profile));
+    let ok = links.iter().all(works) && profile.is_ok();
     let profile = match &profile {
         Ok(Found::Named(path, _) | Found::Own(path, _)) => json!(path),
         _ => serde_json::Value::Null,
     };
-    let ok = links
-        .iter()
-        .all(|link| link.works || !needs_no_rights(link.name));
     if args.json {
         output::print_json(
             &json!({ "ok": ok, "machine": machine, "links": links, "hints": hints, "profile": profile }),

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Run a program N times, each with an endpoint (`endpoint_from_env`) to all the others.
 ///
-/// What the programs print is passed on in whole lines; they read nothing from standard input. Ends when all have ended, or as soon as one fails: the others are then ended, too, and the exit code is that of the first to
+/// What the programs print is passed on in whole lines (longer than 64 KiB: in pieces); they read nothing from standard input. Ends when all have ended, or as soon as one fails: the others are then ended, too, and the exit code is that of the first to
 /// fail (128 + signal if it was killed, 2 if it could not be started).
 #[derive(Debug, clap::Args)]
 #[command(
@@ -181,13 +181,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     spec.env.extend(hosts::chances(args.loss, args.seed));
 
     let mut awaits_join = args.admit;
-    let kind = link_name.rsplit('+').next().unwrap_or_default();
-    let on_ethernet = match kind {
-        "shm" | "udp" => String::new(),
-        "multicast" => " --link udp+multicast:GROUP:PORT".to_owned(),
-        kind => format!(" --link {kind}:INTERFACE"),
-    };
-    let join_by = format!("{on_ethernet}{}", crate::security::as_flags(&security));
     let (failure, exits) = match Launcher::start(spec) {
         Ok(mut launcher) => {
             let failure = loop {
@@ -198,8 +191,14 @@ pub(crate) fn run(args: Args) -> Outcome {
                     Progress::Running => signals.come().for_each(|signal| launcher.signal(signal)),
                 }
                 if awaits_join && let Some(address) = launcher.join_address() {
+                    let link = match launcher.link() {
+                        LinkSpec::Shm | LinkSpec::Udp(_) => String::new(),
+                        link @ LinkSpec::Multicast { .. } => format!(" --link {link}"),
+                        link => format!(" --link {}:INTERFACE", link.kind()),
+                    };
+                    let security = crate::security::as_flags(&security);
                     eprintln!(
-                        "tsumuji: others join by: tsumuji join --to {address}{join_by} -- PROGRAM"
+                        "tsumuji: others join by: tsumuji join --to {address}{link}{security} -- PROGRAM"
                     );
                     awaits_join = false;
                 }

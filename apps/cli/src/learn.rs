@@ -21,7 +21,7 @@ use tsumuji_learn::{
 use tsumuji_node::Executor;
 
 use crate::given::Given;
-use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::named::{name_of, named};
 use crate::output::{self, Files, PendingFile};
 use crate::team::{Cluster, TeamArgs};
@@ -180,6 +180,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let config = config(&args);
     let cluster = args.team.cluster()?;
     let security = args.team.stated(cluster.as_ref())?;
+    let interrupt = Interrupt::listen()?;
     let began = Instant::now();
     let reading = Reading::Learn {
         target: args.target.as_deref(),
@@ -198,8 +199,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let rows = problem.share.rows();
     let workers = workers(&args, cluster.as_ref(), rows)?;
     let load_seconds = began.elapsed().as_secs_f64();
+    ensure!(!interrupt.is_set(), Interrupted);
 
-    let interrupt = Interrupt::listen()?;
     let job = Job {
         problem: &problem,
         config: &config,
@@ -217,6 +218,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let is_usable = learned.theta.iter().all(|x| x.is_finite())
         && !matches!(learned.reason, Reason::Interrupted | Reason::Diverged);
     let model = is_usable.then(|| problem.model(&learned.theta));
+    ensure!(
+        model.as_ref().is_none_or(Model::is_finite),
+        "{}: the coefficients for data as they are, not scaled, are no finite numbers",
+        args.data.display()
+    );
     let train_score = is_usable.then(|| problem.score(&learned.theta));
     let test_score = match (&model, &test) {
         (Some(model), Some(test)) => score(model, test),
@@ -420,7 +426,14 @@ fn check(args: &Args) -> anyhow::Result<()> {
         PendingFile::create(path)?;
     }
     Files::of(args.history.as_ref(), args.plot.as_ref())?;
-    Ok(())
+    output::check_apart(
+        &[("DATA", Some(&args.data)), ("--test", args.test.as_deref())],
+        &[
+            ("--model", args.model.as_deref()),
+            ("--history", args.history.as_deref()),
+            ("--plot", args.plot.as_deref()),
+        ],
+    )
 }
 
 /// Options of messages have an effect only where there are messages.

@@ -169,6 +169,37 @@ impl PendingFile {
     }
 }
 
+/// Refuses to write a file that is read, or that another option writes: one of both would be lost. Each has the name that a user knows it by.
+pub(crate) fn check_apart(
+    read: &[(&str, Option<&Path>)],
+    written: &[(&str, Option<&Path>)],
+) -> anyhow::Result<()> {
+    let mut known: Vec<(&str, PathBuf)> = Vec::new();
+    for (place, (name, path)) in read.iter().chain(written).enumerate() {
+        let Some(path) = path else { continue };
+        let identity = match path.canonicalize() {
+            Ok(found) if !found.is_file() => continue, // devices and pipes
+            Ok(found) => found,
+            Err(_) => match (folder_of(path).canonicalize(), path.file_name()) {
+                (Ok(folder), Some(name)) => folder.join(name),
+                _ => continue,
+            },
+        };
+        let is_written = place >= read.len();
+        if let Some((other, _)) = known
+            .iter()
+            .find(|(_, known)| is_written && *known == identity)
+        {
+            bail!(
+                "{name} {}: it is the file of {other}, too; give another one",
+                path.display()
+            );
+        }
+        known.push((name, identity));
+    }
+    Ok(())
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

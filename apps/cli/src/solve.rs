@@ -518,6 +518,21 @@ fn check(args: &Args) -> anyhow::Result<()> {
         kept::check_vector(path)?;
     }
     Files::of(args.history.as_ref(), args.plot.as_ref())?;
+    let rhs = args.rhs.as_deref().filter(|_| args.solution().is_none());
+    let read = [("the matrix", args.matrix.as_deref()), ("--rhs", rhs)];
+    let (history, plot) = (args.history.as_deref(), args.plot.as_deref());
+    // A checkpoint may be followed by the solution, and have been begun with.
+    for (name, x) in [
+        ("--output", &args.output),
+        ("--checkpoint", &args.checkpoint),
+    ] {
+        let written = [
+            (name, x.as_deref()),
+            ("--history", history),
+            ("--plot", plot),
+        ];
+        output::check_apart(&read, &written)?;
+    }
     ensure!(
         args.precision == Precision::Double
             || !matches!(args.mode, ModeName::Threads | ModeName::Single),

@@ -21,6 +21,9 @@ const RUNS_LEAST: u64 = 3;
 /// An all-to-all is tried until a process sends so many bytes in all.
 const ALL_TO_ALL_BYTES_MAX: u64 = 64 << 20;
 
+/// From here on an algorithm for so long messages is taken for the right one for all longer ones.
+const LONG_BYTES: u64 = 1 << 20;
+
 /// An algorithm slower than the best by this factor at two lengths in a row is not measured with longer messages …
 const HOPELESS: f64 = 4.0;
 /// … from this length on: the start-up cost of shorter ones tells nothing about longer ones.
@@ -297,10 +300,11 @@ fn table_of(found: &[Measurement], link: &str) -> Table {
                     }),
                 }
             }
-            // Between two lengths the limit is their geometric mean; beyond the longest there is none.
+            // Between two lengths the limit is their geometric mean; beyond the longest there is none if that is long.
+            let is_long = lengths.last().is_some_and(|bytes| *bytes >= LONG_BYTES);
             let count = of_this.len();
             for (place, rule) in of_this.iter_mut().enumerate() {
-                rule.bytes_up_to = if place + 1 == count {
+                rule.bytes_up_to = if is_long && place + 1 == count {
                     None
                 } else {
                     rule.bytes_up_to.map(|bytes| 2 * bytes)
@@ -337,28 +341,32 @@ mod tests {
             measured(Tree, 2, 4, 2.0),
             measured(Flat, 2, 16, 1.0),
             measured(Tree, 2, 16, 0.98),
-            measured(Flat, 2, 64, 3.0),
-            measured(Tree, 2, 64, 1.0),
+            measured(Flat, 2, 1 << 20, 3.0),
+            measured(Tree, 2, 1 << 20, 1.0),
             measured(Native, 8, 4, 1.0),
             measured(Flat, 8, 4, 2.0),
         ];
         let table = table_of(&found, "shm");
         let again = Table::parse(&table.to_toml(), "itself").expect("readable");
+        let question = |nodes, bytes| Question {
+            operation: Operation::Broadcast,
+            link: "shm",
+            can: Can::ALL,
+            nodes,
+            bytes,
+        };
+        // Nothing is known of messages so much longer than the longest.
+        let built_in = Table::default().choose(question(100, 1 << 20));
         for (nodes, bytes, want) in [
             (2, 4, Flat),
             (2, 16, Flat),
             (2, 33, Tree),
             (2, 1 << 30, Tree),
             (3, 4, Native),
-            (100, 1 << 20, Native),
+            (100, 8, Native),
+            (100, 1 << 20, built_in),
         ] {
-            let choice = again.choose(Question {
-                operation: Operation::Broadcast,
-                link: "shm",
-                can: Can::ALL,
-                nodes,
-                bytes,
-            });
+            let choice = again.choose(question(nodes, bytes));
             assert_eq!(choice, want, "{nodes} nodes, {bytes} bytes");
         }
     }

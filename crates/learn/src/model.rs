@@ -167,6 +167,12 @@ impl Model {
         text
     }
 
+    /// Whether all its numbers are finite, as a file needs them.
+    pub fn is_finite(&self) -> bool {
+        let numbers = self.coefficients.iter().flatten().chain(&self.intercepts);
+        numbers.into_iter().all(|number| number.is_finite())
+    }
+
     /// Predicts for each row. `features` has the model's columns.
     pub fn predict(&self, features: &Features) -> Predictions<'_> {
         let output = |row: usize, output: usize| {
@@ -214,19 +220,20 @@ pub(crate) fn class_of(outputs: &[f64]) -> u32 {
 /// 1 − Σ (y − ŷ)² / Σ (y − ȳ)².
 pub(crate) fn r2(found: &[f64], right: &[f64]) -> f64 {
     let mean = right.iter().sum::<f64>() / right.len().max(1) as f64;
-    let spread: f64 = right.iter().map(|y| (y - mean) * (y - mean)).sum();
-    let missed: f64 = found
+    // Relative to the farthest target, so that squares are neither too large nor too small for a number.
+    let farthest = right
         .iter()
-        .zip(right)
-        .map(|(a, b)| (a - b) * (a - b))
-        .sum();
-    if missed == 0.0 {
-        1.0
-    } else if spread > 0.0 {
-        1.0 - missed / spread
-    } else {
-        0.0
+        .fold(0.0_f64, |most, y| most.max((y - mean).abs()));
+    if found == right {
+        return 1.0;
     }
+    if farthest == 0.0 {
+        return 0.0;
+    }
+    let spread: f64 = right.iter().map(|y| ((y - mean) / farthest).powi(2)).sum();
+    let missed = found.iter().zip(right);
+    let missed: f64 = missed.map(|(a, b)| ((a - b) / farthest).powi(2)).sum();
+    1.0 - missed / spread
 }
 
 #[cfg(test)]
@@ -274,6 +281,8 @@ mod tests {
         assert_eq!(model.score(&features, &unknown), Err("z".to_owned()));
         assert_eq!(r2(&[1.0, 2.0], &[1.0, 2.0]), 1.0);
         assert_eq!(r2(&[1.5, 1.5], &[1.0, 2.0]), 0.0);
+        assert_eq!(r2(&[1.5e-200, 1.5e-200], &[1e-200, 2e-200]), 0.0);
+        assert_eq!(r2(&[1.0, 2.0], &[1.0, 1.0]), 0.0);
     }
 
     /// Models whose parts do not fit together are refused.

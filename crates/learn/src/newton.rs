@@ -2,7 +2,7 @@
 //!
 //! Asked by whoever has the sums (one process, gossip, all-reduce) what to do next. Each output is a problem of its own. A step that does not lessen
 //! the objective enough is halved. A Hessian that is not positive definite is inverted where it is: of the solutions of a least-squares problem with
-//! dependent columns the shortest is found.
+//! dependent columns the shortest is found, if columns count by their deviations.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
@@ -172,46 +172,94 @@ impl Newton {
     }
 }
 
-/// −H⁻¹ g for the Hessian of mean loss and penalty.
+/// −H⁻¹ g for the Hessian of mean loss and penalty. The intercept is eliminated first, and then all columns get the same curvature: neither columns far
+/// from zero nor those of another scale hide others by rounding.
 fn direction(width: usize, triangle: &[f64], rows: f64, l2: f64, gradient: &[f64]) -> Vec<f64> {
+    let last = width - 1;
     let entry = |i: usize, j: usize| {
         let (i, j) = (i.min(j), i.max(j));
-        let penalty = if i == j && i + 1 < width { l2 } else { 0.0 };
-        triangle[i * width - i * (i + 1) / 2 + j] / rows + penalty
+        triangle[i * width - i * (i + 1) / 2 + j] / rows
     };
-    let hessian = Mat::from_fn(width, width, entry);
-    let negative = Mat::from_fn(width, 1, |i, _| -gradient[i]);
-    if let Ok(factors) = hessian.llt(Side::Lower) {
-        let solved = factors.solve(&negative);
-        let solved: Vec<f64> = (0..width).map(|i| solved[(i, 0)]).collect();
-        // A matrix that is only just definite gives a direction of rounding.
-        let least = (0..width)
-            .map(|i| factors.L()[(i, i)])
-            .fold(f64::MAX, f64::min);
-        let most = (0..width).map(|i| factors.L()[(i, i)]).fold(0.0, f64::max);
-        if least * least > RANK * width as f64 * most * most && solved.iter().all(|x| x.is_finite())
-        {
-            return solved;
-        }
-    }
-    let Ok(eigen) = hessian.self_adjoint_eigen(Side::Lower) else {
+    let of_intercept = entry(last, last);
+    let is_bent = of_intercept > 0.0;
+    // Means of the columns, each row as heavy as its curvature.
+    let means: Vec<f64> = (0..last)
+        .map(|j| {
+            if is_bent {
+                entry(j, last) / of_intercept
+            } else {
+                0.0
+            }
+        })
+        .collect();
+    let centred = |i: usize, j: usize| entry(i, j) - means[i.min(j)] * entry(i.max(j), last);
+    let is_constant: Vec<bool> = (0..last)
+        .map(|j| centred(j, j) <= RANK * entry(j, j))
+        .collect();
+    let curvature = |i: usize, j: usize| {
+        let centred = if is_constant[i] || is_constant[j] {
+            0.0
+        } else {
+            centred(i, j)
+        };
+        centred + if i == j { l2 } else { 0.0 }
+    };
+    let scales: Vec<f64> = (0..last)
+        .map(|j| match curvature(j, j).sqrt() {
+            scale if scale > 0.0 => scale,
+            _ => 1.0,
+        })
+        .collect();
+    let hessian = Mat::from_fn(last, last, |i, j| curvature(i, j) / (scales[i] * scales[j]));
+    let slope = |j: usize| (gradient[j] - means[j] * gradient[last]) / scales[j];
+    let negative = Mat::from_fn(last, 1, |j, _| -slope(j));
+    let Some(solved) = solve(&hessian, &negative) else {
         return gradient.iter().map(|slope| -slope).collect();
     };
-    let values: Vec<f64> = (0..width).map(|i| eigen.S()[i]).collect();
+    let mut direction: Vec<f64> = (solved.iter().zip(&scales))
+        .map(|(along, scale)| along / scale)
+        .collect();
+    direction.push(if is_bent {
+        -gradient[last] / of_intercept - dot(&means, &direction)
+    } else {
+        0.0
+    });
+    direction
+}
+
+/// Solves by a positive definite matrix, or of all solutions as good as any finds the shortest. `None`: there are no eigenvalues.
+fn solve(matrix: &Mat<f64>, right: &Mat<f64>) -> Option<Vec<f64>> {
+    let size = matrix.nrows();
+    if let Ok(factors) = matrix.llt(Side::Lower) {
+        let solved = factors.solve(right);
+        let solved: Vec<f64> = (0..size).map(|i| solved[(i, 0)]).collect();
+        // A matrix that is only just definite gives a direction of rounding.
+        let diagonal = || (0..size).map(|i| factors.L()[(i, i)]);
+        let (least, most) = (
+            diagonal().fold(f64::MAX, f64::min),
+            diagonal().fold(0.0, f64::max),
+        );
+        if least * least > RANK * size as f64 * most * most && solved.iter().all(|x| x.is_finite())
+        {
+            return Some(solved);
+        }
+    }
+    let eigen = matrix.self_adjoint_eigen(Side::Lower).ok()?;
+    let values: Vec<f64> = (0..size).map(|i| eigen.S()[i]).collect();
     let most = values
         .iter()
         .fold(0.0_f64, |most, value| most.max(value.abs()));
-    let mut direction = vec![0.0; width];
+    let mut solved = vec![0.0; size];
     for (k, value) in values.iter().enumerate() {
-        if *value <= RANK * width as f64 * most {
+        if *value <= RANK * size as f64 * most {
             continue;
         }
-        let along: f64 = (0..width).map(|i| eigen.U()[(i, k)] * -gradient[i]).sum();
-        for (i, entry) in direction.iter_mut().enumerate() {
+        let along: f64 = (0..size).map(|i| eigen.U()[(i, k)] * right[(i, 0)]).sum();
+        for (i, entry) in solved.iter_mut().enumerate() {
             *entry += along / value * eigen.U()[(i, k)];
         }
     }
-    direction
+    Some(solved)
 }
 
 #[cfg(test)]
@@ -284,6 +332,23 @@ mod tests {
                 assert!(norm <= 1.0001e-9, "{norm}");
                 assert!(newton.steps() < 60, "{}", newton.steps());
             }
+        }
+    }
+
+    /// Columns far from zero and of different scales are no trouble, nor is one that never changes.
+    #[test]
+    fn badly_placed_columns_are_no_trouble() {
+        for kind in [Kind::Linear, Kind::Logistic] {
+            let mut share = share(kind, 4, 300, 5);
+            share.features.change(|j, x| match j {
+                0 => 1e7 + 1e6 * x,
+                1 => 1000.0 + x,
+                2 => 1e-3 * x,
+                _ => 3.0,
+            });
+            let (end, newton) = run(&share, 0.0, 1e-6);
+            assert_eq!(end, Advance::Converged, "{kind:?}: {:?}", newton.progress());
+            assert!(newton.steps() < 20, "{kind:?}: {}", newton.steps());
         }
     }
 

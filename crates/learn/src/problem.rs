@@ -38,6 +38,9 @@ pub enum ProblemError {
         /// Outputs.
         outputs: usize,
     },
+    /// Numbers are so large, or so far apart, that scaled ones, or their squares, are none.
+    #[error("{0} cannot be scaled: its numbers, or their distances, are too large")]
+    NotFinite(String),
     /// There are too many parameters.
     #[error(
         "{columns} columns for {outputs} classes are more than the {PARAMETERS_MAX} parameters that a model can have"
@@ -98,6 +101,18 @@ impl Problem {
             Scaling::none(columns)
         };
         scaling.apply(&mut features);
+        let mut is_finite = vec![true; columns];
+        for row in 0..features.rows() {
+            features.for_each(row, |j, x| is_finite[j] &= x.is_finite());
+        }
+        if let Some(column) = is_finite.iter().position(|is_finite| !is_finite) {
+            let name = data.names.as_ref().and_then(|names| names.get(column));
+            let name = name.map_or_else(String::new, |name| format!(" '{name}'"));
+            return Err(ProblemError::NotFinite(format!(
+                "column {}{name} of the features",
+                column + 1
+            )));
+        }
         if how.shuffles {
             features = shuffled(features, &mut numbers, config.seed);
         }
@@ -106,6 +121,9 @@ impl Problem {
         } else {
             (0.0, 1.0)
         };
+        if !numbers.iter().all(|number| number.is_finite()) {
+            return Err(ProblemError::NotFinite("the target".to_owned()));
+        }
         Ok(Self {
             share: Share {
                 kind: config.kind,

@@ -23,7 +23,7 @@ impl std::fmt::Display for Reason {
             Self::Converged => "converged: the gradient's norm is below the tolerance",
             Self::Epochs => "all epochs are done, and the gradient's norm is above the tolerance",
             Self::Stagnated => "rounding permits no better parameters, and the gradient's norm is above the tolerance",
-            Self::Diverged => "diverged: parameters are no finite numbers any more; use a lower --rate",
+            Self::Diverged => "diverged: parameters are no finite numbers any more; with --method sgd use a lower --rate",
             Self::Interrupted => "interrupted",
         })
     }

@@ -29,23 +29,32 @@ impl Scaling {
             features.for_each(0, |j, x| first[j] = x);
         }
         let (mut sums, mut stored) = (vec![0.0; columns], vec![0.0; columns]);
+        // The largest distances: relative to them, squares are neither too large nor too small for a number.
+        let mut farthest: Vec<f64> = vec![0.0; columns];
         for row in 0..features.rows() {
             features.for_each(row, |j, x| {
                 sums[j] += x - first[j];
                 stored[j] += 1.0;
+                farthest[j] = farthest[j].max((x - first[j]).abs());
             });
         }
         let mean = |j: usize| first[j] + (sums[j] - (rows - stored[j]) * first[j]) / rows;
         let means: Vec<f64> = (0..columns).map(mean).collect();
         // Zeros that are not stored are as far from the mean as the mean is from zero.
+        for j in (0..columns).filter(|j| stored[*j] < rows) {
+            farthest[j] = farthest[j].max(first[j].abs());
+        }
         let mut squares: Vec<f64> = vec![0.0; columns];
         for row in 0..features.rows() {
-            features.for_each(row, |j, x| squares[j] += (x - means[j]) * (x - means[j]));
+            features.for_each(row, |j, x| {
+                squares[j] += ((x - means[j]) / farthest[j]).powi(2);
+            });
         }
         let is_sparse = matches!(features, Features::Sparse { .. });
         let factors = (0..columns).map(|j| {
-            let variance = (squares[j] + (rows - stored[j]) * means[j] * means[j]) / rows;
-            let deviation = variance.sqrt();
+            let of_zeros = (means[j] / farthest[j]).powi(2);
+            let variance = (squares[j] + (rows - stored[j]) * of_zeros) / rows;
+            let deviation = farthest[j] * variance.sqrt();
             // A deviation beyond what numbers distinguish is rounding.
             if deviation > 1e-14 * means[j].abs() && deviation.is_finite() {
                 deviation
@@ -120,6 +129,23 @@ mod tests {
         };
         assert_eq!(Scaling::of(&dense).first(), (0.1, 1.0));
         assert_eq!(Scaling::of(&sparse).first(), (0.0, 1.0));
+    }
+
+    /// Deviations whose squares are no numbers are found, too.
+    #[test]
+    fn far_scales_are_found() {
+        for scale in [1e-200, 1e-300, 1e200, 1e300] {
+            let features = Features::Dense {
+                columns: 1,
+                values: vec![1.0 * scale, 2.0 * scale, 3.0 * scale, 2.0 * scale],
+            };
+            let (shift, factor) = Scaling::of(&features).first();
+            assert!((shift / scale - 2.0).abs() < 1e-12, "{scale}: {shift}");
+            assert!(
+                (factor / scale - 0.5_f64.sqrt()).abs() < 1e-12,
+                "{scale}: {factor}"
+            );
+        }
     }
 
     /// Sparse and dense data have the same deviations, and sparse ones keep their zeros.

@@ -570,6 +570,13 @@ fn data_to_learn_from() {
         &npy("(1, 2)", &[f64::NAN, 2.0]),
         &["row 1", "NaN"],
     );
+    refuse("ridge", "twice.csv", b"x,x\n1,2\n2,3\n", &["line 1", "'x'"]);
+    refuse(
+        "ridge",
+        "huge.csv",
+        b"x,y\n1e308,1\n-1e308,2\n1e308,3\n",
+        &["column 1 'x'", "too large"],
+    );
     refuse("ridge", "noise.gz.csv", b"\x1f\x8b\x08rubbish", &[]);
 }
 
@@ -623,6 +630,23 @@ fn options_of_learning() {
     for (options, words) in cases {
         assert_refused(&[&["learn", "ridge", &data], options].concat(), words);
     }
+    // One of two files of one name would be lost.
+    let twice = folder.path().join("same").display().to_string();
+    let link = folder.path().join("link.csv");
+    std::os::unix::fs::symlink(&data, &link).unwrap();
+    let link = link.display().to_string();
+    let cases: [(&[&str], &str); 3] = [
+        (&["--model", &twice, "--history", &twice], "--model"),
+        (&["--model", &data], "DATA"),
+        (&["--history", &link], "DATA"),
+    ];
+    for (options, word) in cases {
+        assert_refused(
+            &[&["learn", "ridge", &data], options].concat(),
+            &[word, "too"],
+        );
+    }
+    assert!(std::fs::read(&data).unwrap().starts_with(b"a,b,y"));
     assert_refused(&["learn", "linear", &data, "--l2", "1"], &["ridge"]);
     assert_refused(&["learn", "tree", &data], &["tree", "logistic"]);
     assert_refused(&["learn", "ridge"], &["DATA"]);

@@ -107,7 +107,9 @@ fn own_profile_is_written_and_read() {
         said.contains(&format!("{}: line 2: ", path.display())),
         "{said}"
     );
-    let (found, _) = run(&["doctor"]);
+    let output = program(home, &["doctor"]);
+    let found = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{found}");
     assert!(found.contains("TSUMUJI_TUNE=none"), "{found}");
 }
 

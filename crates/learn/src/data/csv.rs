@@ -141,6 +141,15 @@ fn header(
             named.or(last)
         }
     };
+    if let Some(name) = target.and_then(|column| record.get(column))
+        && record.iter().filter(|cell| *cell == name).count() > 1
+    {
+        let what = format!(
+            "several columns are called {}, the target's name",
+            shown(name)
+        );
+        return Err(source.error(place, what));
+    }
     let cells = record.iter().enumerate();
     let names: Vec<String> = cells
         .filter(|(column, _)| Some(*column) != target)

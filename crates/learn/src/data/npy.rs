@@ -160,7 +160,14 @@ pub(super) fn read_npz(
     if let Some((targets, numbers)) = &targets
         && (numbers.len() != rows.rows || targets.columns != 1)
     {
-        let what = format!("{} targets for {} rows", numbers.len(), rows.rows);
+        let what = if targets.columns == 1 {
+            format!("{} targets for {} rows", numbers.len(), rows.rows)
+        } else {
+            format!(
+                "the targets have the shape ({}, {}); accepted are ({},) and ({}, 1)",
+                targets.rows, targets.columns, rows.rows, rows.rows
+            )
+        };
         return Err(source.error(Place::Whole, what));
     }
     let targets = targets.map(|(_, numbers)| numbers);

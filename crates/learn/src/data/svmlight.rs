@@ -79,10 +79,15 @@ pub(super) fn read(
         }
     );
     let mut has_targets = None;
+    let mut blank = None;
     while let Some(line) = lines.next_text()? {
+        let is_blank = line.trim_ascii().is_empty();
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace().peekable();
         let Some(&first) = words.peek() else {
+            if is_blank && blank.is_none() {
+                blank = Some(lines.place());
+            }
             continue;
         };
         let is_target = !first.contains(':');
@@ -95,6 +100,13 @@ pub(super) fn read(
             true => targets.push(words.next().unwrap_or_default()),
             false => Ok(()),
         };
+        // It may be meant as a row of zeros. At the end it is none.
+        if has_targets == Some(false)
+            && let Some(place) = blank
+        {
+            let what = "an empty line among rows without targets; accepted is 1:0 for a row of zeros, or no such line";
+            return Err(source.error(place, what));
+        }
         let taken = taken.and_then(|()| rows.push(words));
         taken.map_err(|what| lines.error(what))?;
         if let Reading::Like { columns, .. } = reading

@@ -94,12 +94,11 @@ impl Builder {
             self.numbers.push(number);
             return Ok(());
         }
-        let key = key(word);
-        if key == "NaN" {
+        if word.parse::<f64>().is_ok_and(f64::is_nan) {
             return Err("the label is NaN; a class needs a name or a number".to_owned());
         }
         let next = self.classes.len();
-        let id = *self.places.entry(key).or_insert(next as u32);
+        let id = *self.places.entry(key(word)).or_insert(next as u32);
         if id as usize == next {
             if next == CLASSES_MAX {
                 return Err(format!(
@@ -164,7 +163,9 @@ const WHOLE_MOST: f64 = (1u64 << 53) as f64;
 /// Labels with one key are one class: `1`, `+1` and `1.0` are.
 fn key(label: &str) -> String {
     match label.parse::<f64>() {
-        Ok(number) if number.abs() < WHOLE_MOST => format!("{}", number + 0.0), // -0 is 0
+        Ok(number) if number.abs() < WHOLE_MOST || number.is_infinite() => {
+            format!("{}", number + 0.0)
+        } // -0 is 0
         _ => label.to_owned(),
     }
 }
@@ -195,6 +196,10 @@ mod tests {
             panic!("labels")
         };
         assert_eq!(classes, ["10", "ant", "cat"]);
+        let Targets::Labels { classes, .. } = labels(&["inf", "Infinity", "-inf"]) else {
+            panic!("labels")
+        };
+        assert_eq!(classes, ["-inf", "inf"]);
         // As `f64` these are one number.
         let Targets::Labels { classes, .. } = labels(&["9007199254740993", "9007199254740992"])
         else {
@@ -210,6 +215,9 @@ mod tests {
         assert!(numbers.push("setosa").unwrap_err().contains("'setosa'"));
         assert!(numbers.push("nan").unwrap_err().contains("finite"));
         let mut classes = Builder::new(Want::Labels);
+        for word in ["nan", "-NaN", "+nan"] {
+            assert!(classes.push(word).unwrap_err().contains("NaN"), "{word}");
+        }
         for number in 0..CLASSES_MAX {
             classes.push(&format!("{number}")).unwrap();
         }

@@ -104,9 +104,13 @@ fn svmlight_without_labels_keeps_its_first_features() {
             "{complaint}"
         );
     }
+    let ends_blank = of("1:1\n# a comment\n\n", like(false)).unwrap();
+    assert_eq!(ends_blank.features.rows(), 1);
     for (text, words) in [
         ("1:1\n7 1:2\n", "line 2: '7' where index:value should be"),
         ("7 1:1\n1:2\n", "line 2: '1:2' where a target should be"),
+        // Or was a row of zeros meant?
+        ("1:1\n\n1:2\n", "line 2: an empty line among rows"),
     ] {
         let complaint = of(text, like(false)).unwrap_err();
         assert!(complaint.contains(words), "{complaint}");

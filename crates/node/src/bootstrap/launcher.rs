@@ -248,6 +248,7 @@ pub struct Launcher {
     own: Option<Base>,
     congestion: Option<Congestion>,
     admits: bool,
+    link: LinkSpec,
     /// Gives the shared memory to processes that join, and where they ask.
     offer: Option<(HostServer, String)>,
     /// Folder in which processes meet, if the link needs one. Dropped last, after its users.
@@ -385,6 +386,7 @@ impl Launcher {
             congestion,
             admits: spec.admits,
             offer,
+            link: spec.link,
             _meeting: meeting,
         };
         let failure = launcher
@@ -443,6 +445,11 @@ impl Launcher {
         options.congestion = self.congestion.unwrap_or(options.congestion);
         options.admits |= self.admits;
         worker::finish((base, near), membership, options, impair, capture)
+    }
+
+    /// The link of the workers, with the group that was made for them if they need one.
+    pub fn link(&self) -> LinkSpec {
+        self.link
     }
 
     /// What a process that joins gives as `TSUMUJI_JOIN`, once all workers have reported; `None`: not yet, or nobody is admitted.
