@@ -150,10 +150,16 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     // Wakes threads of this process that wait for data or room, or are about to; what the kernel reports then is known to be this.
     end.inn.is_asleep.fetch_and(!FUTEX, Ordering::SeqCst);
     sys::futex_wake(&end.inn.is_asleep, u32::MAX);
+    let is_both = end.out.is_finished.load(Ordering::Relaxed) != 0
+        && end.own.is_deaf.load(Ordering::Relaxed) != 0;
     if how == libc::SHUT_WR {
         // What is ready for that the kernel does not tell of.
         epoll::stir(using);
-        return Ok(());
+        if !is_both {
+            return Ok(());
+        }
     }
+    // Who sends to an end that has shut down both directions is told by the kernel.
+    let how = if is_both { libc::SHUT_RDWR } else { how };
     sys::shutdown(fd, how).map(|_| ())
 }

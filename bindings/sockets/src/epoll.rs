@@ -32,7 +32,9 @@ use crate::table::{self, Socket, Use};
 use crate::{arena, doorbell, ready, stream};
 use watched::{free_waiter, say};
 
-pub(crate) use control::{after_fork, control, control_nested, forget, release, stir, take_over};
+pub(crate) use control::{
+    after_fork, control, control_nested, forget, release, rouse, stir, take_over,
+};
 
 /// Every how many-th call asks the kernel although there is news in memory.
 const ASK_EVERY: u32 = 16;

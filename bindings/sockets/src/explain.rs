@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::address::Address;
-use crate::ring::SERVER;
+use crate::ring::{self, SERVER};
 use crate::sys;
 use crate::table::{self, Socket, Use};
 
@@ -201,6 +201,8 @@ pub(crate) fn closed(using: &Use, fd: Option<i32>) {
         let path = if is_carried { path(using) } else { "tcp" };
         let why = if is_carried {
             format!("{sent} bytes sent, {received} received by rings")
+        } else if using.slot().state.load(Ordering::Acquire) & ring::CLAIMED != 0 {
+            "another process goes on with it".to_owned()
         } else {
             "nobody has claimed it".to_owned()
         };

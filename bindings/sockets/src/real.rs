@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr,
-    msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval,
+    msghdr, nfds_t, off_t, pid_t, pollfd, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval,
 };
 
 extern "C" fn missing() -> c_long {
@@ -31,7 +31,7 @@ fn find(cell: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 macro_rules! next {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[inline]
-        #[allow(clippy::too_many_arguments, reason = "as many as the C library's function has")]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "as many as the C library's function has")]
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             static CELL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -73,6 +73,8 @@ next! {
     shutdown(fd: c_int, how: c_int) -> c_int;
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+    setrlimit(resource: c_uint, limit: *const rlimit) -> c_int;
+    prlimit(process: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     close(fd: c_int) -> c_int;
@@ -90,7 +92,10 @@ next! {
     epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int;
     epoll_pwait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    _exit(status: c_int) -> c_int;
     fork() -> pid_t;
+    _Fork() -> pid_t;
+    clone(entry: Option<unsafe extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: usize, local: usize, child_id: usize) -> c_int;
     daemon(keeps_folder: c_int, keeps_files: c_int) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execvpe(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;

@@ -21,6 +21,8 @@ use crate::table::{self, Socket};
 const SEGMENTS_MAX: usize = 2048;
 /// And what part of the descriptors that the process may have open: each segment takes one.
 const SEGMENTS_SHARE: u64 = 4;
+/// And what part of its address space, if that is limited.
+const SPACE_SHARE: u64 = 8;
 /// Hellos after which all processes that accept from a shared listener are taken to have the segment. Connections of programs that make fewer are all
 /// carried; of those that make many, one that comes to a process without the segment stays with TCP, and hellos begin again.
 const SHARED_HELLOS: u32 = 256;
@@ -71,7 +73,7 @@ impl Drop for SegmentRef {
         let now = CLOCK.fetch_add(1, Ordering::Relaxed);
         self.0.last_used.store(now, Ordering::Relaxed);
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            trim();
+            trim(IDLE_MAX);
         }
     }
 }
@@ -124,14 +126,19 @@ impl Segment {
     }
 }
 
-/// Unmaps the longest unused of too many idle segments.
-fn trim() {
+/// The process is about to limit its address space.
+pub(crate) fn let_go_of_idle() {
+    trim(0);
+}
+
+/// Unmaps the longest unused of more than `most` idle segments.
+fn trim(most: usize) {
     LIST.with(|list| {
         let idle = |segment: &&&'static Segment| {
             segment.users.load(Ordering::Acquire) == 0
                 && !segment.address.load(Ordering::Acquire).is_null()
         };
-        while list.iter().filter(idle).count() > IDLE_MAX {
+        while list.iter().filter(idle).count() > most {
             let oldest = list
                 .iter()
                 .filter(idle)
@@ -167,6 +174,9 @@ fn enter(
     let mapped = list.len() - list.iter().filter(is_empty).count();
     if mapped as u64 >= sys::open_files_limit() / SEGMENTS_SHARE {
         return Err(Errno(libc::EMFILE));
+    }
+    if mapped as u64 >= sys::address_space_limit() / SPACE_SHARE / SEGMENT_BYTES as u64 {
+        return Err(Errno(libc::ENOMEM));
     }
     let segment = match empty {
         Some(empty) => empty,

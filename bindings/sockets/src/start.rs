@@ -23,6 +23,7 @@ const EXPLAIN: &CStr = c"TSUMUJI_SOCKETS_EXPLAIN";
 const SPIN: &CStr = c"TSUMUJI_SOCKETS_SPIN_US";
 
 static HAS_GATEWAY: AtomicU32 = AtomicU32::new(0);
+static HAS_LEFT: AtomicU32 = AtomicU32::new(0);
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 static PORTS: AtomicU32 = AtomicU32::new(0);
 
@@ -43,9 +44,18 @@ extern "C" fn ensure_c() {
 
 #[cfg(not(test))]
 extern "C" fn finish() {
-    // The kernel closes them next; what is counted in shared memory would stay.
-    table::for_each_open_stream(|using, _| leave(&using));
+    leave_all();
     explain::end();
+}
+
+/// The process ends. The kernel closes its descriptors next; what is counted in shared memory would stay. A signal handler may end it: nothing is
+/// allocated here.
+pub(crate) fn leave_all() {
+    // A child that shares the memory of its parent has nothing to count.
+    let is_own = sys::getpid() == lock::thread_group();
+    if is_own && HAS_LEFT.swap(1, Ordering::AcqRel) == 0 {
+        table::for_each_open(leave);
+    }
 }
 
 /// A process less has the stream open.
@@ -129,6 +139,25 @@ pub(crate) fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
     result
 }
 
+/// As `forking`, for calls of which the C library tells the handlers nothing.
+pub(crate) fn forking_untold(fork: impl FnOnce() -> pid_t) -> pid_t {
+    forking(|| {
+        before_fork();
+        let result = fork();
+        match result {
+            0 => in_child(),
+            _ => in_parent(),
+        }
+        result
+    })
+}
+
+/// In a child that begins elsewhere than where its parent called `forking_untold`.
+pub(crate) fn begin_child() {
+    in_child();
+    let _ = COUNTED.try_with(Cell::take); // nobody asks any more
+}
+
 extern "C" fn before_fork() {
     // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
     epoll::freeze();
@@ -163,6 +192,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     thaw();
+    HAS_LEFT.store(0, Ordering::Relaxed);
     lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();

@@ -330,6 +330,10 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
             && other.own.is_deaf.load(Ordering::Relaxed) != 0
         || end.own.has_ended.load(Ordering::Relaxed) != 0;
     if is_due {
+        if end.own.is_deaf.load(Ordering::Relaxed) != 0 {
+            // To an end that has shut down reading the kernel reports that: a dead end is known by its answer only.
+            ring_bell(using, fd);
+        }
         ask(using, fd);
     }
     // First: one that has shut down sending and gives up its ring sends its end by TCP, but still receives.
@@ -345,6 +349,10 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
             Err(AGAIN) => Ok(Some(bytes)),
             Err(_) if end.own.has_ended.fetch_and(!OWED, Ordering::AcqRel) & OWED != 0 => {
                 Ok(Some(bytes))
+            }
+            // After an end, which this kernel has not seen.
+            Err(Errno(libc::ECONNRESET)) if other.out.is_finished.load(Ordering::Relaxed) != 0 => {
+                Err(Errno(libc::EPIPE))
             }
             Err(error) => Err(error),
             Ok(_) if has_ended & RESET != 0 => Err(Errno(libc::EPIPE)),

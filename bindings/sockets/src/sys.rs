@@ -16,8 +16,8 @@ use libc::{c_int, c_void, epoll_event, iovec, pollfd, timespec};
 
 pub(crate) use files::{gives_rights, is_executable, read_file, seek, write_line};
 pub(crate) use memory::{
-    file_size_limit, futex_wait, futex_wake, map_private, map_shared, open_files_limit,
-    sealed_identity, sealed_memfd, shared_word, unmap,
+    address_space_limit, file_size_limit, futex_wait, futex_wake, map_private, map_shared,
+    open_files_limit, sealed_identity, sealed_memfd, shared_word, unmap,
 };
 pub(crate) use pipes::{read_pipe_now, write_pipe_now};
 

@@ -60,6 +60,8 @@ pub(crate) struct Socket {
     pub(crate) pollers: AtomicU32,
     pub(crate) has_pollers: AtomicU32,
     pub(crate) spin: Spin,
+    /// `TCP_INQ`.
+    pub(crate) wants_unread: AtomicU32,
     /// Bytes by ring, sent and received, for `--explain`.
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
@@ -482,6 +484,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
     socket.slot.store(slot as u32, Ordering::Relaxed);
     socket.side.store(side as u32, Ordering::Relaxed);
     socket.is_carried.store(0, Ordering::Relaxed);
+    socket.wants_unread.store(0, Ordering::Relaxed);
     socket.has_kernel_news.store(1, Ordering::Relaxed);
     socket.has_pollers.store(0, Ordering::Relaxed);
     socket.sent.store(0, Ordering::Relaxed);
@@ -576,6 +579,20 @@ pub(crate) fn for_each_open_stream(mut act: impl FnMut(Use, i32)) {
         let using = using(socket);
         if let Some(fd) = using.any_fd() {
             act(using, fd);
+        }
+    });
+}
+
+/// The same, while the list is held and without a copy of it.
+pub(crate) fn for_each_open(act: impl Fn(&Use)) {
+    LIVE.with(|live| {
+        for socket in live.iter() {
+            let using = using(socket);
+            if using.any_fd().is_some() {
+                act(&using);
+            }
+            // The last use of one that is being closed would look for the list.
+            std::mem::forget(using);
         }
     });
 }

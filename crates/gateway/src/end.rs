@@ -113,6 +113,12 @@ impl End {
             || !has_ended && out.back_at.load(Ordering::Acquire) == 0 && has_unread()
     }
 
+    /// Whether the program has shut down both directions: what is sent to it breaks the connection.
+    pub(crate) fn is_shut(&self) -> bool {
+        let ring::End { out, own, .. } = self.program();
+        out.is_finished.load(Ordering::Acquire) != 0 && own.is_deaf.load(Ordering::Acquire) != 0
+    }
+
     /// Asks to be told of room. True: there is some already.
     pub(crate) fn wants_room(&self) -> Result<bool, Broken> {
         self.mine().out.wants_room.store(1, Ordering::SeqCst);

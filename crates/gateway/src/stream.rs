@@ -83,7 +83,7 @@ impl Handler for Receiver {
         if token != inbox.token || inbox.is_broken || kind == Kind::Data && !inbox.is_ours {
             return;
         }
-        if kind == Kind::Data && inbox.queue.is_empty() {
+        if kind == Kind::Data && inbox.queue.is_empty() && !inbox.end.is_shut() {
             match inbox.end.write(rest) {
                 Ok(written) if written == rest.len() => return,
                 Ok(written) => inbox.taken = written,
@@ -240,6 +240,9 @@ impl Stream {
                 };
                 // What nobody will read would keep the channel full, and the other gateway from telling more.
                 let is_wanted = kind == Kind::Data && !self.is_program_gone;
+                if is_wanted && self.end.is_shut() {
+                    return Err(Fault::Broken);
+                }
                 if is_wanted && taken < rest.len() {
                     let written = self.end.write(&rest[taken..])?;
                     inbox.taken += written;

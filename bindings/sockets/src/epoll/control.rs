@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::{
-    ET, Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, Nested, OF_GATEWAY, ONESHOT, State,
+    CANNOT, ET, Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, Nested, OF_GATEWAY, ONESHOT,
+    State,
 };
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
@@ -258,6 +259,20 @@ pub(crate) fn stir(using: &Use) {
         });
         epoll.kick_if_due();
     }
+}
+
+/// A thread has taken what the kernel had to say of a stream, and the kernel says it once: who sleeps for it elsewhere, and is told by the kernel only,
+/// looks again.
+pub(crate) fn rouse(using: &Use) {
+    let sleeping = |interest: &&'static Interest| {
+        let epoll = arena::epoll(interest.epoll.load(Ordering::Acquire))?;
+        let is_told = interest.is_scanned.load(Ordering::Relaxed) == 0
+            && epoll.doorbell.load(Ordering::Relaxed) != CANNOT;
+        (!is_told && epoll.sleepers.load(Ordering::SeqCst) > 0).then_some(epoll)
+    };
+    let others: Vec<&'static Epoll> =
+        (using.interests).with(|all| all.iter().filter_map(sleeping).collect());
+    others.into_iter().for_each(Epoll::kick);
 }
 
 /// A stream is the kernel's again: so are its interests.

@@ -9,6 +9,7 @@ use libc::{
     timespec,
 };
 
+use super::sockets::TCP_INQ;
 use super::{number, size};
 use crate::stream::{self, Found, Source, Until};
 use crate::sys::{self, Errno, Result};
@@ -174,9 +175,40 @@ unsafe fn receive_message(
     let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
     let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
     message.msg_namelen = 0;
-    message.msg_controllen = 0;
     message.msg_flags = 0;
+    let unread = (using.wants_unread.load(Ordering::Relaxed) != 0)
+        .then(|| stream::unread_bytes(using, fd).min(i32::MAX as u64) as c_int);
+    // SAFETY: the program's own message.
+    unsafe { tell_unread(message, unread) };
     Ok(count)
+}
+
+/// Writes what is left unread into the message's control data, or none.
+///
+/// # Safety
+/// The message's control data are as long as it says.
+unsafe fn tell_unread(message: &mut msghdr, unread: Option<c_int>) {
+    // SAFETY: a number.
+    let bytes = unsafe { libc::CMSG_LEN(size_of::<c_int>() as c_uint) } as usize;
+    // SAFETY: the C library's own look at the control data.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message).as_mut() };
+    if let Some(header) = header
+        && let Some(unread) = unread
+        && message.msg_controllen >= bytes
+    {
+        header.cmsg_level = libc::IPPROTO_TCP;
+        header.cmsg_type = TCP_INQ;
+        header.cmsg_len = bytes;
+        // SAFETY: within the control data, which have so many bytes.
+        unsafe {
+            libc::CMSG_DATA(header)
+                .cast::<c_int>()
+                .write_unaligned(unread)
+        };
+        message.msg_controllen = bytes;
+    } else {
+        message.msg_controllen = 0;
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

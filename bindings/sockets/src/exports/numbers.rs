@@ -7,7 +7,7 @@
 use libc::{c_int, c_long};
 
 use super::{data, descriptors, processes, sockets};
-use crate::{exec, real, table};
+use crate::{exec, real, start, table};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn syscall(
@@ -28,8 +28,20 @@ pub(crate) unsafe extern "C" fn syscall(
     if let Some(result) = unsafe { by_name(call, [a, b, c, d, e, f]) } {
         return result;
     }
+    // A child of `vfork` could not leave this function before its parent does: it gets memory of its own.
+    #[cfg(target_arch = "x86_64")]
+    let call = if call == libc::SYS_vfork {
+        libc::SYS_fork
+    } else {
+        call
+    };
     // SAFETY: the program's own arguments; further ones than it has given are not looked at by the kernel.
-    unsafe { real::syscall(call, a, b, c, d, e, f) }
+    let go = || unsafe { real::syscall(call, a, b, c, d, e, f) };
+    // SAFETY: the program's own arguments.
+    if unsafe { processes::is_fork(call, [a, b, c, d, e, f]) } {
+        return start::forking_untold(|| go() as libc::pid_t).into();
+    }
+    go()
 }
 
 /// The result of the function with that number's name, if it is our business.
@@ -42,6 +54,7 @@ unsafe fn by_name(call: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long
     unsafe {
         // Our own descriptors must not be closed, nor streams without our knowledge; a message may take some along.
         match call {
+            libc::SYS_exit_group => return Some(processes::_exit(fd).into()),
             libc::SYS_close => return Some(descriptors::close(fd).into()),
             libc::SYS_close_range => {
                 return Some(descriptors::close_range(a as u32, b as u32, c as c_int).into());

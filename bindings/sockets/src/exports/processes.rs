@@ -215,6 +215,21 @@ prepared! {
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, copy: c_int) -> c_int = exec::pass_on([fd], "a spawned program inherits it");
 }
 
+/// Ends the process without the functions that the dynamic linker calls at its end.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn _exit(status: c_int) -> c_int {
+    start::leave_all();
+    // SAFETY: a number.
+    unsafe { real::_exit(status) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)] // the C library's name
+pub(crate) unsafe extern "C" fn _Exit(status: c_int) -> c_int {
+    // SAFETY: a number.
+    unsafe { _exit(status) }
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn fork() -> pid_t {
     // SAFETY: no arguments.
@@ -226,6 +241,86 @@ pub(crate) unsafe extern "C" fn fork() -> pid_t {
 pub(crate) unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no arguments.
     unsafe { fork() }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)] // the C library's name
+pub(crate) unsafe extern "C" fn _Fork() -> pid_t {
+    // SAFETY: no arguments.
+    start::forking_untold(|| unsafe { real::_Fork() })
+}
+
+/// Where a child of `clone` begins.
+struct Entry {
+    function: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    argument: *mut c_void,
+}
+
+unsafe extern "C" fn begin_child(entry: *mut c_void) -> c_int {
+    // SAFETY: given by `clone` below; this is the child's copy, which nobody else reads.
+    let Entry { function, argument } = unsafe { entry.cast::<Entry>().read() };
+    start::begin_child();
+    match function {
+        // SAFETY: the program's own function and argument.
+        Some(function) => unsafe { function(argument) },
+        None => 0,
+    }
+}
+
+/// A child that shares the memory shares the table, too, as a thread does.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn clone(
+    function: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_id: usize,
+    local: usize,
+    child_id: usize,
+) -> c_int {
+    if flags & libc::CLONE_VM != 0 || function.is_none() || stack.is_null() {
+        // SAFETY: the program's own arguments.
+        return unsafe {
+            real::clone(function, stack, flags, argument, parent_id, local, child_id)
+        };
+    }
+    let mut entry = Entry { function, argument };
+    let entry = (&raw mut entry).cast();
+    // SAFETY: the program's own arguments but for the entry, which lives in the child's copy of this frame as long as the child.
+    start::forking_untold(|| unsafe {
+        real::clone(
+            Some(begin_child),
+            stack,
+            flags,
+            entry,
+            parent_id,
+            local,
+            child_id,
+        )
+    })
+}
+
+/// The same by number: what flags it has been given, if the child is a process with memory of its own that goes on where its parent does.
+///
+/// # Safety
+/// The arguments are those of the call.
+pub(crate) unsafe fn is_fork(call: libc::c_long, [a, b, ..]: [usize; 6]) -> bool {
+    /// Places of flags and stack in the kernel's `clone_args`.
+    const FLAGS: usize = 0;
+    const STACK: usize = 5;
+    let (flags, stack) = match call {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => (0, 0),
+        libc::SYS_clone => (a, b),
+        libc::SYS_clone3 if a != 0 && b >= (STACK + 1) * size_of::<u64>() => {
+            let words = a as *const u64;
+            // SAFETY: the program's own structure, of that size.
+            let word = |place| unsafe { words.add(place).read_unaligned() } as usize;
+            (word(FLAGS), word(STACK))
+        }
+        _ => return false,
+    };
+    flags & libc::CLONE_VM as usize == 0 && stack == 0
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, c_uint, c_ulong, c_void, sockaddr, socklen_t};
+use libc::{c_int, c_uint, c_ulong, c_void, pid_t, rlimit, sockaddr, socklen_t};
 
 use super::done;
 use crate::address::Address;
 use crate::ring::BY_BELLS;
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind, Use};
-use crate::{close, demotion, exec, handshake, listener, real, stream};
+use crate::{close, demotion, exec, handshake, listener, real, segment, stream};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
@@ -106,6 +106,9 @@ fn believed(
     }
 }
 
+/// Each message tells what is left unread, by control data of the same number.
+pub(super) const TCP_INQ: c_int = 36;
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -193,6 +196,10 @@ pub(crate) unsafe extern "C" fn setsockopt(
     if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         note_linger(&using, fd);
     }
+    if result == 0 && (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+        let wants = sys::get_option(fd, level, name).unwrap_or(0);
+        using.wants_unread.store(wants, Ordering::Relaxed);
+    }
     result
 }
 
@@ -211,9 +218,12 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // SAFETY: the program's own arguments.
         return unsafe { real::ioctl(fd, request, argument) };
     };
+    const SIOCOUTQNSD: c_ulong = 0x894b;
     let answer = match request {
         libc::FIONREAD => Some(stream::unread_bytes(&using, fd)),
-        libc::TIOCOUTQ if stream::is_carried(&using, fd) => Some(stream::unsent_bytes(&using)),
+        libc::TIOCOUTQ | SIOCOUTQNSD if stream::is_carried(&using, fd) => {
+            Some(stream::unsent_bytes(&using))
+        }
         _ => None,
     };
     if let Some(bytes) = answer {
@@ -253,7 +263,21 @@ of_streams! {
     fn shutdown(fd: c_int, how: c_int) -> c_int = |using| done(close::shut_down(&using, fd, how));
 }
 
+/// Idle segments would take most of a narrow address space.
+fn limits(resource: c_uint) {
+    if resource == libc::RLIMIT_AS {
+        segment::let_go_of_idle();
+    }
+}
+
+also_named! {
+    fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = setrlimit;
+    fn prlimit64(process: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int = prlimit;
+}
+
 prepared! {
+    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = limits(resource);
+    fn prlimit(process: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int = limits(resource);
     /// A program that confines itself to some system calls has not counted ours among them.
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = if option == libc::PR_SET_SECCOMP {
         exec::let_go_of_all("the program confines itself (seccomp)");

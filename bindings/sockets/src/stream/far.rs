@@ -138,6 +138,9 @@ pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
         } else if !is_half(using) {
             super::kernel::note_end(using);
         }
+    } else if is_deaf && using.theirs().out.is_closed.load(Ordering::Acquire) != 0 {
+        // The kernel's word is of this end's own shutting down; the gateway's is of the other one.
+        super::kernel::note_end(using);
     }
     events
 }
@@ -163,6 +166,7 @@ pub(super) fn wait(using: &Use, fd: c_int, events: i16, timeout_ns: Option<u64>)
         Ok(0) => Err(AGAIN),
         Ok(_) => {
             drain(gateway);
+            crate::epoll::rouse(using);
             ask(using, fd, gateway);
             Ok(())
         }

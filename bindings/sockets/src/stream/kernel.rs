@@ -6,6 +6,7 @@ use libc::c_int;
 
 use super::{Found, far, is_before_ring, waits};
 use crate::demotion;
+use crate::epoll;
 use crate::ring::{BY_BELLS, ENDED, OWED, RESET};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
@@ -33,7 +34,11 @@ pub(super) fn note_error(using: &Use, error: Errno) {
         own.has_ended
             .fetch_or(ENDED | BY_BELLS | OWED, Ordering::AcqRel);
     } else if own.has_ended.load(Ordering::Acquire) & BY_BELLS == 0 {
-        own.error.store(error.0 as u32, Ordering::Relaxed);
+        // A reset after the end is none to who reads.
+        let has_ended = using.theirs().out.is_finished.load(Ordering::Acquire) != 0;
+        if error != Errno(libc::ECONNRESET) || !has_ended {
+            own.error.store(error.0 as u32, Ordering::Relaxed);
+        }
         own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
     }
 }
@@ -143,6 +148,7 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
         }
         Ok(bytes) => {
             demotion::count_bells(using, bytes as u64, room[0]);
+            epoll::rouse(using);
             Ok(true)
         }
         Err(AGAIN) if flags != 0 => Ok(false),
@@ -159,6 +165,7 @@ pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
     if let Some(gateway) = using.gateway() {
         let _ = waits::at_once(using, || {
             far::drain(gateway);
+            epoll::rouse(using);
             Ok(true)
         });
         return;

@@ -39,6 +39,11 @@ pub(crate) fn open_files_limit() -> u64 {
     limit(libc::RLIMIT_NOFILE as usize)
 }
 
+/// RLIMIT_AS.
+pub(crate) fn address_space_limit() -> u64 {
+    limit(libc::RLIMIT_AS as usize)
+}
+
 fn limit(what: usize) -> u64 {
     let mut limit = [0u64; 2];
     let words = [0, what, 0, limit.as_mut_ptr() as usize];
@@ -64,10 +69,25 @@ pub(crate) fn sealed_identity(fd: c_int) -> Result<(u64, u64, usize)> {
     Ok((stat.st_dev, stat.st_ino, stat.st_size as usize))
 }
 
-/// Shared memory of a file, or, with `fd` -1, zeros shared with children.
+/// Shared memory of a file, or, with `fd` -1, zeros shared with children. It is neither locked nor there before it is used, also where the program has asked
+/// for that (`mlockall`).
 pub(crate) fn map_shared(fd: c_int, bytes: usize) -> Result<*mut u8> {
     let sharing = libc::MAP_SHARED | if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
-    map(fd, bytes, sharing)
+    // What cannot be accessed is not filled.
+    let address = map(fd, bytes, libc::PROT_NONE, sharing)?;
+    let unlocked = numbers(libc::SYS_munlock, [address as usize, bytes]);
+    let accessible = unlocked.and_then(|_| {
+        numbers(
+            libc::SYS_mprotect,
+            [address as usize, bytes, ACCESS as usize],
+        )
+    });
+    if let Err(error) = accessible {
+        // SAFETY: nothing refers to it yet.
+        unsafe { unmap(address, bytes) };
+        return Err(error);
+    }
+    Ok(address)
 }
 
 /// Zeros of this process, of which only those that are used take memory.
@@ -75,17 +95,19 @@ pub(crate) fn map_private(bytes: usize) -> Result<*mut u8> {
     map(
         -1,
         bytes,
+        ACCESS,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
     )
 }
 
-fn map(fd: c_int, bytes: usize, flags: c_int) -> Result<*mut u8> {
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+fn map(fd: c_int, bytes: usize, access: c_int, flags: c_int) -> Result<*mut u8> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
     unsafe {
         call(
             libc::SYS_mmap,
-            [0, bytes, access, flags as usize, fd_word(fd)],
+            [0, bytes, access as usize, flags as usize, fd_word(fd)],
         )
     }
     .map(|address| address as *mut u8)

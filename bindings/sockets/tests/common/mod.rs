@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 #[path = "../../../../crates/link/tests/common/ports.rs"]
@@ -25,22 +26,18 @@ pub(crate) use Way::{Carried, Kernel};
 
 /// The library of this build: cargo leaves it beside the tests' folder.
 pub(crate) fn library() -> PathBuf {
-    let own = std::env::current_exe().expect("own path");
-    let folder = own.parent().expect("a folder");
-    let name = "libtsumuji_sockets.so";
-    let places = [folder.join(name), folder.join("..").join(name)];
-    let found = || places.iter().find(|place| place.is_file());
-    if found().is_none() {
-        // No test links it, so `cargo test` does not build it.
+    static BUILT: Once = Once::new();
+    // No test links it, so `cargo test` does not build it, or leaves one of other sources there.
+    BUILT.call_once(|| {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--package", "tsumuji-sockets"])
             .status();
         assert!(built.is_ok_and(|status| status.success()), "cargo build");
-    }
-    found()
-        .expect("the library was built")
-        .canonicalize()
-        .expect("a path")
+    });
+    let own = std::env::current_exe().expect("own path");
+    let folder = own.parent().expect("a folder");
+    let library = folder.join("../libtsumuji_sockets.so");
+    library.canonicalize().expect("the library was built")
 }
 
 /// Says that a test cannot run for want of programs; where TSUMUJI_REQUIRE has the word `sockets`, that is a failure.

@@ -424,3 +424,45 @@ CASE(sendfile_reset_after_a_part)
     tell("signals", signals);
     waitpid(child, NULL, 0);
 }
+
+static void control_of(int fd, int bytes)
+{
+    char control[64] = {0};
+    struct iovec vector = {room, bytes};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    tell("recvmsg", recvmsg(fd, &message, 0));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (!header)
+        say("no control data");
+    else if (header->cmsg_level == IPPROTO_TCP)
+        say("type %d, %d", header->cmsg_type, *(int *)CMSG_DATA(header));
+    else
+        say("level %d, type %d", header->cmsg_level, header->cmsg_type);
+}
+
+CASE(option_unread_bytes)
+{
+    struct ends ends = pair();
+    int on = 1, off = 0;
+    put(ends.client, 10, 0);
+    settle();
+    control_of(ends.server, 1);
+    tell("set", setsockopt(ends.server, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    control_of(ends.server, 3);
+    control_of(ends.server, 6);
+    put(ends.client, 10, 0);
+    tell("set", setsockopt(ends.server, IPPROTO_TCP, TCP_INQ, &off, sizeof off));
+    settle();
+    control_of(ends.server, 3);
+}
+
+CASE(option_unsent_bytes)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    while (send(ends.client, room, sizeof room, 0) > 0)
+        ;
+    int unsent = 0;
+    tell("ioctl", ioctl(ends.client, 0x894b, &unsent));
+    say("%s", unsent > 0 ? "some" : "none");
+}

@@ -1,5 +1,6 @@
 // Calls of one thread while another one closes, forks or shuts down.
 #include "cases.h"
+#include <sched.h>
 
 static char room[1 << 16];
 
@@ -156,8 +157,10 @@ CASE(epoll_room_by_shutdown)
     tell("full", epoll_wait(epoll, &event, 1, 0));
     pthread_t thread;
     pthread_create(&thread, NULL, shutting_down, &ends.client);
-    tell("told", epoll_wait(epoll, &event, 1, 2000));
-    say("%s", events_text(event.events));
+    struct timeval before;
+    gettimeofday(&before, NULL);
+    tell("told", epoll_wait(epoll, &event, 1, 3000));
+    say("%s, %s", events_text(event.events), ms_since(&before) < 1500 ? "in time" : "late");
     pthread_join(thread, NULL);
 }
 
@@ -172,8 +175,10 @@ static void poll_room_by_shutdown(int count)
     tell("full", poll(fds, count, 0));
     pthread_t thread;
     pthread_create(&thread, NULL, shutting_down, &ends.client);
-    tell("told", poll(fds, count, 2000));
-    say("%s", events_text(fds[0].revents));
+    struct timeval before;
+    gettimeofday(&before, NULL);
+    tell("told", poll(fds, count, 3000));
+    say("%s, %s", events_text(fds[0].revents), ms_since(&before) < 1500 ? "in time" : "late");
     pthread_join(thread, NULL);
 }
 
@@ -242,4 +247,186 @@ __attribute__((constructor)) static void add_ends(void)
     add_case("close_by_exit_with_unread", end_with_unread, 0);
     add_case("close_by_quick_exit_with_unread", end_with_unread, 1);
     add_case("killed_with_unread", end_with_unread, 2);
+}
+
+static struct ends forked;
+
+static int reading_child(void *unused)
+{
+    (void)unused;
+    close(forked.client);
+    sleep_ms(100);
+    get(forked.server, 50000, 0);
+    tell("end", recv(forked.server, room, 1, 0));
+    put(forked.server, 10, 0);
+    _exit(0);
+}
+
+// A child of which the C library tells nobody goes on with the connection that its parent closes.
+static void fork_untold(int way)
+{
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    forked = pair();
+    struct {
+        unsigned long flags, descriptor, child_id, parent_id, signal, rest[3];
+    } arguments = {.signal = SIGCHLD};
+    pid_t child = -1;
+    switch (way) {
+    case 0: child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); break;
+    case 1: child = syscall(SYS_clone3, &arguments, sizeof arguments); break;
+    case 2: child = clone(reading_child, stack + sizeof stack, SIGCHLD, NULL); break;
+    case 3: child = _Fork(); break;
+    }
+    if (child == 0)
+        reading_child(NULL);
+    close(forked.server);
+    put(forked.client, 50000, 0);
+    shutdown(forked.client, SHUT_WR);
+    for (int at = 0; at < 4; at++) {
+        struct ends other = pair();
+        put(other.client, 1000, at);
+        get(other.server, 1000, at);
+        close(other.client);
+        close(other.server);
+    }
+    get(forked.client, 10, 0);
+    tell("end", recv(forked.client, room, 1, 0));
+    tell("child", waitpid(child, NULL, 0) == child);
+    struct ends later = pair();
+    put(later.client, 10, 0);
+    get(later.server, 10, 0);
+}
+
+__attribute__((constructor)) static void add_untold_forks(void)
+{
+    static const char *names[] = {"fork_by_number", "fork_by_clone3", "fork_by_clone", "fork_by_fork_alone"};
+    for (int way = 0; way < 4; way++)
+        add_case(names[way], fork_untold, way);
+}
+
+enum { PASSED = 8 << 20 };
+
+// What is written to one end while a thread sleeps for room in one epoll instance, and another one for answers in a second instance.
+struct both {
+    int fd, room_epoll, data_epoll;
+    long sent, answers;
+};
+
+static void *for_room(void *argument)
+{
+    struct both *both = argument;
+    while (both->sent < PASSED) {
+        long bytes = send(both->fd, room, sizeof room, MSG_DONTWAIT);
+        struct epoll_event event = {0};
+        if (bytes > 0)
+            both->sent += bytes;
+        else if (epoll_wait(both->room_epoll, &event, 1, 5000) < 1)
+            break;
+    }
+    return NULL;
+}
+
+static void *for_answers(void *argument)
+{
+    struct both *both = argument;
+    char answers[64];
+    while (both->answers < PASSED >> 16) {
+        struct epoll_event event = {0};
+        if (epoll_wait(both->data_epoll, &event, 1, 5000) < 1)
+            break;
+        long bytes = recv(both->fd, answers, sizeof answers, MSG_DONTWAIT);
+        if (bytes > 0)
+            both->answers += bytes;
+    }
+    return NULL;
+}
+
+CASE(epoll_of_two_instances)
+{
+    struct ends ends = pair();
+    struct both both = {ends.client, instance(ends.client, EPOLLOUT), instance(ends.client, EPOLLIN), 0, 0};
+    pthread_t threads[2];
+    pthread_create(threads, NULL, for_room, &both);
+    pthread_create(threads + 1, NULL, for_answers, &both);
+    char *taken = malloc(sizeof room);
+    long seen = 0, answered = 0;
+    while (seen < PASSED && poll_one(ends.server, POLLIN, 5000) > 0) {
+        long bytes = recv(ends.server, taken, sizeof room, 0);
+        if (bytes <= 0)
+            break;
+        for (seen += bytes; answered < seen >> 16; answered++)
+            send(ends.server, "k", 1, 0);
+        if (answered % 16 == 0)
+            usleep(300);
+    }
+    tell("came", seen >= PASSED);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    tell("answers", both.answers >= PASSED >> 16);
+    free(taken);
+}
+
+// The other end takes nothing any more, in one way or another; so does this end, perhaps. A few messages may go before that is known.
+static void end_of_sending(int way)
+{
+    struct ends ends = pair();
+    if (way >= 3)
+        shutdown(ends.client, SHUT_RD);
+    switch (way % 3) {
+    case 0:
+        shutdown(ends.server, SHUT_RD);
+        shutdown(ends.server, SHUT_WR);
+        break;
+    case 1:
+        shutdown(ends.server, SHUT_WR);
+        shutdown(ends.server, SHUT_RD);
+        break;
+    case 2: close(ends.server); break;
+    }
+    settle();
+    int sent = 0;
+    long result;
+    while (sent < 100 && (result = send(ends.client, "x", 1, MSG_NOSIGNAL)) == 1) {
+        sent++;
+        sleep_ms(1);
+    }
+    tell(sent < 20 ? "few" : "many", result);
+}
+
+__attribute__((constructor)) static void add_ends_of_sending(void)
+{
+    static const char *names[] = {"shut_read_then_write", "shut_write_then_read", "shut_by_close",
+        "shut_read_then_write_deaf", "shut_write_then_read_deaf", "shut_by_close_deaf"};
+    for (int way = 0; way < 6; way++)
+        add_case(names[way], end_of_sending, way);
+}
+
+// A child that has not used the connection ends at once; then the parent closes in order.
+CASE(close_after_a_child_ended)
+{
+    struct ends ends = pair();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    close(ends.server);
+    sleep_ms(50);
+    tell("sent", send(ends.client, "x", 1, MSG_NOSIGNAL));
+    sleep_ms(20);
+    tell("end", recv(ends.client, room, 10, 0));
+}
+
+CASE(reset_after_the_end)
+{
+    struct ends ends = pair();
+    shutdown(ends.server, SHUT_WR);
+    settle();
+    tell("end", recv(ends.client, room, 10, 0));
+    put(ends.client, 10, 0);
+    settle();
+    get(ends.server, 2, 0);
+    close(ends.server);
+    settle();
+    tell("end", recv(ends.client, room, 10, 0));
+    tell("send", send(ends.client, "x", 1, MSG_NOSIGNAL));
 }

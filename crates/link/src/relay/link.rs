@@ -272,6 +272,9 @@ impl Link for Relayed {
                 break;
             }
         }
+        if handed == 0 && self.open.is_some() {
+            self.flush()?; // the relay may have made room
+        }
         Ok(handed)
     }
 
