@@ -30,6 +30,9 @@ use crate::{DONE, Outcome};
 
 /// Measure messages between processes or hosts, beside their peers, or print all figures the project promises.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  tsumuji bench pingpong --link shm --vs\n\nEach measurement has examples of its own: tsumuji bench MEASUREMENT --help."
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,

@@ -7,6 +7,9 @@ use crate::Outcome;
 
 /// Compute or measure what a send takes by who copies and who starts it, as the paper MECH asks.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  tsumuji lab model myrinet\n  tsumuji lab run --sizes 64,4K,64K --rounds 3"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,

@@ -187,6 +187,7 @@ fn rows_of(columns: &[Column]) -> Vec<Vec<String>> {
     };
     let cell = |standings: &[Standing], number: usize| match &standings[number].result {
         Err(reason) => format!("- ({reason})"),
+        Ok(rounds) if rounds.median == 0.0 => "- (no answers)".to_owned(),
         Ok(rounds) => {
             let spread = rounds.spread_percent() / 2.0;
             let ratio = usual_tcp(standings).map_or(String::new(), |tcp| {
