@@ -13,6 +13,7 @@ use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
+use crate::header::Called;
 use crate::ledger::EAGER_BYTES;
 use crate::plan::{self, Plan};
 use crate::table::{Algorithm, Can, Operation, Question};
@@ -20,7 +21,8 @@ use crate::table::{Algorithm, Can, Operation, Question};
 /// Native broadcasts have offsets of 32 bits.
 const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
 
-/// Operation and algorithm as other members see them: the operation in the upper four bits, the algorithm in the lower.
+/// Operation and algorithm as other members see them: the operation in the upper four bits, the algorithm in the lower. Roots, and what reductions fold
+/// by, are added to that as a digest.
 #[derive(Clone, Copy)]
 enum Code {
     Barrier = 0x10,
@@ -35,13 +37,13 @@ enum Code {
     HalvedAllReduce = 0x90,
 }
 
-fn code(code: Code, algorithm: Algorithm) -> u8 {
-    code as u8 | algorithm as u8
+fn called(code: Code, algorithm: Algorithm) -> Called {
+    Called::new(code as u8 | algorithm as u8)
 }
 
-/// Code of a broadcast.
-pub(crate) fn broadcast_code(algorithm: Algorithm) -> u8 {
-    code(Code::Broadcast, algorithm)
+/// An operation with a root.
+fn called_at(code: Code, algorithm: Algorithm, root: usize) -> Called {
+    called(code, algorithm).with(root as u64)
 }
 
 /// This member's rank, and the size of the group.
@@ -136,8 +138,8 @@ impl Collectives {
             Some(hosts) => (Algorithm::Hosts, plan::barrier_hosts(hosts, rank)),
             None => (Algorithm::Doubling, plan::barrier(rank, size)),
         };
-        let code = code(Code::Barrier, algorithm);
-        Ok(Call::moving(code, plan, Source::None, output))
+        let called = called(Code::Barrier, algorithm);
+        Ok(Call::moving(called, plan, Source::None, output))
     }
 
     /// Copies the root's `data` to all members; it has the same length on all.
@@ -182,10 +184,10 @@ impl Collectives {
             (Algorithm::Chain, _) => plan::broadcast_chain(rank, size, root, len),
             _ => plan::broadcast_tree(rank, size, root, len),
         };
-        let code = broadcast_code(algorithm);
+        let called = called_at(Code::Broadcast, algorithm, root);
         Ok(Call {
             native_root: (algorithm == Algorithm::Native).then_some(root),
-            ..Call::moving(code, plan, Source::None, output)
+            ..Call::moving(called, plan, Source::None, output)
         })
     }
 
@@ -256,8 +258,8 @@ impl Collectives {
             (Algorithm::Chain, _) => plan::reduce_chain(rank, size, root, len, op.commutative),
             _ => plan::reduce_tree(rank, size, root, len, op.commutative),
         };
-        let code = code(Code::Reduce, algorithm);
-        Ok(Call::moving(code, plan, input, output).folding(op))
+        let called = called_at(Code::Reduce, algorithm, root);
+        Ok(Call::moving(called, plan, input, output).folding(op))
     }
 
     /// Replaces `data` on every member by the result of `op` over all members' `data`, element by element; with the same bits on all.
@@ -338,10 +340,10 @@ impl Collectives {
             (Algorithm::Native, _) => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
             (other, _) => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
-        let code = code(operation, algorithm);
+        let called = called(operation, algorithm);
         Ok(Call {
             native_root: (algorithm == Algorithm::Native).then_some(0),
-            ..Call::moving(code, plan, Source::None, output).folding(op)
+            ..Call::moving(called, plan, Source::None, output).folding(op)
         })
     }
 }

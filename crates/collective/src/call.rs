@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::element::{Element, Fold, Memory, RawOp};
 use crate::error::CollectiveError;
+use crate::header::Called;
 use crate::plan::Plan;
 
 /// Memory that a member sends.
@@ -52,7 +53,7 @@ impl Target<'_> {
 
 /// An operation before it gets its sequence number.
 pub(crate) struct Call<'b> {
-    pub(crate) algorithm: u8,
+    pub(crate) called: Called,
     pub(crate) input: Source<'b>,
     pub(crate) output: Target<'b>,
     pub(crate) plan: Plan,
@@ -65,9 +66,14 @@ pub(crate) struct Call<'b> {
 
 impl<'b> Call<'b> {
     /// A call that only moves bytes.
-    pub(crate) fn moving(algorithm: u8, plan: Plan, input: Source<'b>, output: Target<'b>) -> Self {
+    pub(crate) fn moving(
+        called: Called,
+        plan: Plan,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Self {
         Self {
-            algorithm,
+            called,
             input,
             output,
             plan,
@@ -80,6 +86,7 @@ impl<'b> Call<'b> {
     /// A call that folds elements with `op`.
     pub(crate) fn folding(self, op: &RawOp) -> Self {
         Self {
+            called: self.called.with(op.digest()),
             unit: op.unit,
             fold: Some(Arc::clone(&op.fold)),
             ..self

@@ -160,6 +160,7 @@ impl Collectives {
                 .filter(|rank| endpoint.is_dead(members[*rank]))
                 .collect(),
             closed: false,
+            abandoned: false,
             is_near: {
                 let host = endpoint.host_of(me);
                 let mut hosts = members.iter().map(|member| endpoint.host_of(*member));
@@ -177,7 +178,8 @@ impl Collectives {
         })
     }
 
-    /// Ends the use of a group. Its members and tag cannot be used for another one.
+    /// Ends the use of a group. Its members and tag cannot be used for another one. Members that call on it nevertheless get
+    /// [`Mismatch`](CollectiveError::Mismatch) with this node's name, as soon as this node makes a call of this crate.
     pub fn close_group(&mut self, group: Group) -> Result<(), GroupError> {
         let index = self.index(group).ok_or(GroupError::NoSuchGroup)?;
         if self
@@ -188,6 +190,7 @@ impl Collectives {
             return Err(GroupError::Busy);
         }
         self.core.groups[index].closed = true;
+        self.core.refuse_kept(index);
         Ok(())
     }
 
@@ -206,7 +209,7 @@ impl Collectives {
             }
         }
         let state = &mut self.core.groups[index];
-        state.closed = true;
+        (state.closed, state.abandoned) = (true, true);
         let (key, next) = (state.members.key, state.sequence);
         self.core.purge(key, next);
         Ok(())

@@ -3,8 +3,8 @@
 //! Owned by `collectives`, which passes it to the endpoint in the handler of messages ([`Dispatcher`]).
 //!
 //! Invariants: a message goes to the one operation of its group and sequence number, or is kept until that is called here, or is dropped and counted;
-//! bytes for an operation that is done here fail its group; kept messages are bounded for each peer; a failure is sent to every member once, and again
-//! if an earlier operation turns out to be the first that it concerns.
+//! bytes for an operation that is done here fail its group, and questions about one are answered; kept messages are bounded for each peer; a failure is
+//! sent to every member once, and again if an earlier operation turns out to be the first that it concerns.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use tsumuji_node::{
 };
 
 use crate::error::CollectiveError;
-use crate::group::{GroupState, is_before};
-use crate::header::{Header, Kind};
+use crate::group::{GroupState, Hash, is_before};
+use crate::header::{Header, Kind, VERSION};
 use crate::ledger::Ledger;
 use crate::operation::{Arrival, Failure, Handled, Operation};
 
@@ -53,7 +53,7 @@ pub(crate) struct Core {
     pub(crate) by_key: HashMap<u64, usize>,
     early: HashMap<(u64, u32), Vec<Arrival>>,
     early_news: HashMap<u64, News>,
-    /// Hash of our table of algorithms.
+    /// Hash of our table of algorithms, and of the version of headers.
     pub(crate) table: u64,
     /// Peers whose table is another one.
     pub(crate) other_tables: Vec<NodeId>,
@@ -64,6 +64,9 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(endpoint: &mut Endpoint, table: u64) -> Self {
         let me = endpoint.me();
+        let mut hash = Hash::new(VERSION);
+        hash.add(table);
+        let table = hash.0;
         let _ = endpoint.open(CHANNEL, channel_options()); // it may be open already
         let mut ledger = Ledger::new(endpoint);
         for member in endpoint.members() {
@@ -129,8 +132,8 @@ impl Core {
 
     /// Keeps a message for an operation not yet called here.
     fn keep(&mut self, from: (NodeId, u64), header: Header, payload: &[u8]) {
-        // Questions of a broadcast come again.
-        if header.kind == Kind::Missing {
+        // Questions of a broadcast come again, and answers are of questions of this node.
+        if matches!(header.kind, Kind::Missing | Kind::Over) {
             return;
         }
         if self.ledger.keeps(from, header.kind, payload.len()) {
@@ -165,27 +168,69 @@ impl Core {
             return false;
         }
         state.failed = Some((first, failure));
-        let (reason, culprit) = match failure {
-            Failure::Dead(member) => (1, member),
-            Failure::Mismatch(member) => (2, member),
-            Failure::OtherTable(member) => (3, member),
-            Failure::OtherControl(member) => (4, member),
-        };
         let key = state.members.key;
         for (rank, &to) in state.members.nodes.iter().enumerate() {
             let sessions = state.sessions[rank] == self.ledger.session(to);
             if rank != state.members.rank && sessions && !state.dead.contains(&rank) {
-                let header = Header {
-                    tag: reason,
-                    sequence: first,
-                    key,
-                    ..Header::told(Kind::Abort, u64::from(culprit.0))
-                };
-                self.ledger.control(to, header);
+                self.ledger.control(to, abort(key, first, failure));
             }
         }
         self.purge(key, first);
         true
+    }
+
+    /// After a group was closed here: members that have called on it already are told.
+    pub(crate) fn refuse_kept(&mut self, group: usize) {
+        let state = &self.groups[group];
+        let (key, next) = (state.members.key, state.sequence);
+        let mut kept = (self.early.iter()).filter(|((of, _), _)| *of == key);
+        let waits = kept.any(|(_, arrivals)| {
+            let mut arrivals = arrivals.iter();
+            arrivals.any(|it| state.rank_of_session(it.from, it.session).is_some())
+        });
+        if waits {
+            self.fail(group, next, Failure::Mismatch(self.me));
+        }
+        self.purge(key, next);
+    }
+
+    /// A message came for an operation that is over here, or that will never be called: tells its sender, or fails the group, where somebody might wait
+    /// for ever.
+    fn answer_late(&mut self, group: usize, (from, session): (NodeId, u64), header: &Header) {
+        let state = &self.groups[group];
+        let is_present = self.ledger.session(from) == session;
+        if state.abandoned || header.kind == Kind::Over {
+            return;
+        }
+        if state.rank_of_session(from, session).is_none() {
+            // A member that was restarted and calls on a group of its last life.
+            if is_present {
+                let failure = Failure::Dead(from);
+                self.ledger
+                    .control(from, abort(header.key, header.sequence, failure));
+            }
+            return;
+        }
+        if state.failure_of(header.sequence).is_some() {
+            return; // all were told
+        }
+        if !is_before(header.sequence, state.sequence) {
+            if state.closed {
+                let (next, failure) = (state.sequence, Failure::Mismatch(self.me));
+                self.fail(group, next, failure);
+            }
+        } else if matches!(header.kind, Kind::Eager | Kind::Piece | Kind::Reached) {
+            // An operation that is done here lacks no bytes, and no report. Who waits for these may not be told otherwise: their sender may be done, too.
+            self.fail(group, header.sequence, Failure::Mismatch(from));
+        } else if header.kind.asks() && is_present {
+            // The operation may have ended between question and answer; then what was asked for comes before the answer.
+            let answer = Header {
+                kind: Kind::Over,
+                offset: header.kind as u64,
+                ..*header
+            };
+            self.ledger.control(from, answer);
+        }
     }
 
     fn news(&mut self, (from, session): (NodeId, u64), header: &Header) {
@@ -317,6 +362,22 @@ impl Core {
     }
 }
 
+/// The message that tells a member that its group failed from operation `first` on.
+fn abort(key: u64, first: u32, failure: Failure) -> Header {
+    let (reason, culprit) = match failure {
+        Failure::Dead(member) => (1, member),
+        Failure::Mismatch(member) => (2, member),
+        Failure::OtherTable(member) => (3, member),
+        Failure::OtherControl(member) => (4, member),
+    };
+    Header {
+        tag: reason,
+        sequence: first,
+        key,
+        ..Header::told(Kind::Abort, u64::from(culprit.0))
+    }
+}
+
 /// Handler of arriving messages, with the operations that wait for them: those under way and the one of a blocking call.
 pub(crate) struct Dispatcher<'a, 'b> {
     pub(crate) core: &'a mut Core,
@@ -385,11 +446,7 @@ impl Dispatcher<'_, '_> {
                 if eager {
                     core.ledger.pay((from, session), payload.len());
                 }
-                // An operation that is done here lacks no bytes. Who waits for these may not be told otherwise: their sender may be done, too.
-                let is_done = !state.closed && state.failure_of(header.sequence).is_none();
-                if is_done && !of_others && matches!(header.kind, Kind::Eager | Kind::Piece) {
-                    core.fail(group, header.sequence, Failure::Mismatch(from));
-                }
+                core.answer_late(group, (from, session), &header);
                 return;
             }
         }

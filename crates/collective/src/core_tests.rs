@@ -1,18 +1,21 @@
 use super::*;
 use crate::Collectives;
 use crate::call::{Call, Source, Target};
-use crate::header::HEADER_BYTES;
+use crate::header::{Called, HEADER_BYTES};
 use crate::ledger::{EARLY_CONTROLS, cost};
 use crate::plan::{self, Plan};
 use crate::table::Table;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{Body, Channel, DeliveryClass, Membership, Options, Priority};
 
+/// What members called.
+const CALLED: Called = Called::new(1);
+
 /// The header of a message for the first operation of the world.
 fn header(core: &Core, kind: Kind, tag: u16, offset: usize, total: usize) -> Header {
     Header {
         kind,
-        algorithm: 1,
+        called: CALLED,
         tag,
         sequence: 0,
         key: core.groups[0].members.key,
@@ -30,7 +33,7 @@ fn call(kind: u64, len: usize) -> Call<'static> {
         _ => (plan::broadcast_tree(0, 4, 2, len), false, None),
     };
     Call {
-        algorithm: 1,
+        called: CALLED,
         input: Source::None,
         output: Target::Owned(Box::new(vec![0_u64; len / 8])),
         plan,
@@ -67,7 +70,7 @@ fn any_messages_are_survived() {
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
                 kind: Kind::Eager,
-                algorithm: u8::from(random.u64(..20) > 0),
+                called: Called::new(u8::from(random.u64(..20) > 0)),
                 tag: random.u16(..6),
                 sequence: if random.u64(..3) > 0 {
                     0
@@ -91,7 +94,7 @@ fn any_messages_are_survived() {
                 },
             };
             let mut message = header.to_bytes().to_vec();
-            message[0] = random.u8(..14);
+            message[0] = random.u8(..16);
             message.extend_from_slice(&payload);
             message.truncate(message.len() - random.usize(..2) * HEADER_BYTES / 3);
             let from = NodeId(random.u16(1..=3));
@@ -149,9 +152,9 @@ fn a_next_session_owes_nothing_for_the_last() {
     let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
     let key = core.groups[0].members.key;
     let begin = |core: &Core, sequence| {
-        let algorithm = 1 + u8::from(sequence == REFUSED);
+        let called = Called::new(1 + u8::from(sequence == REFUSED));
         let call = Call {
-            algorithm,
+            called,
             ..call(0, BYTES)
         };
         Operation::new(call, &core.groups[0].members, 1, sequence)
@@ -159,7 +162,7 @@ fn a_next_session_owes_nothing_for_the_last() {
     // A message of the second round of a doubling: early until the first is done.
     let header = |sequence| Header {
         kind: Kind::Eager,
-        algorithm: 1,
+        called: CALLED,
         tag: 3,
         sequence,
         key,
@@ -222,7 +225,7 @@ fn messages_count_for_their_own_session() {
         let eager = kind == Kind::Eager;
         let header = Header {
             kind,
-            algorithm: 1,
+            called: CALLED,
             tag: 3,
             sequence,
             key,
@@ -258,6 +261,11 @@ fn messages_count_for_their_own_session() {
         "it is of another group's operation"
     );
     assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
+    // It calls on a group of its last life, and is told so.
+    let told = core.ledger.outbox.pop_front();
+    let told = told.map(|control| (control.to, control.header.kind, control.header.tag));
+    assert_eq!(told, Some((peer, Kind::Abort, 1)));
+    assert!(core.ledger.outbox.is_empty());
     assert!(core.ledger.take_credit(peer, BYTES));
 
     // Messages of the last session arrive after that.
@@ -335,8 +343,9 @@ fn early_pieces_are_taken_from_the_first() {
     assert!(came.iter().all(|&(rank, offset)| filled(rank, offset)));
 }
 
-/// Bytes for an operation that is done here are from a member that called something else, and fail the group: that member may be done, too, and the
-/// one that lacks them waits for ever. Questions may cross what they ask for, and nothing of another session counts.
+/// Bytes for an operation that is done here are from a member that called something else, and fail the group, as reports do: that member may be done, too,
+/// and the one that lacks them waits for ever. Questions may cross what they ask for, and are answered. The next session of a member is told that the group
+/// is none of its own.
 #[test]
 fn bytes_for_what_is_done_are_found_out() {
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
@@ -348,8 +357,12 @@ fn bytes_for_what_is_done_are_found_out() {
         (Kind::Eager, 8),
         (Kind::Eager, 0),
         (Kind::Piece, 8),
+        (Kind::Reached, 0),
         (Kind::Open, 0),
         (Kind::Ask, 0),
+        (Kind::Missing, 0),
+        (Kind::Unheard, 0),
+        (Kind::Over, 0),
     ] {
         for session in [0, 1] {
             let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
@@ -369,14 +382,167 @@ fn bytes_for_what_is_done_are_found_out() {
                 channel: Channel::ordered(31),
                 body: Body::Frame(&message),
             });
-            let fails = session == 0 && matches!(kind, Kind::Eager | Kind::Piece);
+            let fails = session == 0 && matches!(kind, Kind::Eager | Kind::Piece | Kind::Reached);
             let failed = fails.then_some((0, Failure::Mismatch(from)));
             assert_eq!(core.groups[0].failed, failed, "{kind:?}, {session}");
             let told = core.ledger.outbox.iter();
-            let told = told.filter(|control| control.header.kind == Kind::Abort);
-            assert_eq!(told.count(), if fails { 3 } else { 0 });
+            let told = |of: Kind| told.clone().filter(|it| it.header.kind == of).count();
+            let aborts = match session {
+                0 if fails => 3,
+                1 if kind != Kind::Over => 1,
+                _ => 0,
+            };
+            assert_eq!(told(Kind::Abort), aborts, "{kind:?}, {session}");
+            let answers = usize::from(session == 0 && kind.asks());
+            assert_eq!(told(Kind::Over), answers, "{kind:?}, {session}");
             assert_eq!(core.ledger.counters.late, 1);
         }
+    }
+}
+
+/// Who closed a group fails it for members that call on it, before or after that, but not for what they sent for operations that are done; who gave it up
+/// tells nobody.
+#[test]
+fn a_closed_group_is_told() {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let from = NodeId(2);
+    for (abandons, closes_first, sequence, fails) in [
+        (false, true, 3, true),
+        (false, true, 4, true),
+        (false, false, 3, true),
+        (false, true, 2, false),
+        (true, true, 3, false),
+        (true, false, 3, false),
+    ] {
+        let case = format!("{abandons}, {closes_first}, {sequence}");
+        let mut collectives = Collectives::with_table(&mut endpoint, Table::default());
+        let world = collectives.world();
+        collectives.core.groups[0].sequence = 3;
+        collectives.core.ledger.outbox.clear();
+        let header = Header {
+            sequence,
+            ..header(&collectives.core, Kind::Open, 0, 0, 8)
+        };
+        let tell = |collectives: &mut Collectives| {
+            let mut dispatcher = Dispatcher {
+                core: &mut collectives.core,
+                under_way: &mut Vec::new(),
+                current: None,
+            };
+            dispatcher.take(Delivery {
+                from,
+                session: 0,
+                channel: Channel::ordered(31),
+                body: Body::Frame(&header.to_bytes()),
+            });
+        };
+        if !closes_first {
+            tell(&mut collectives);
+        }
+        let closed = if abandons {
+            collectives.abandon_group(world)
+        } else {
+            collectives.close_group(world)
+        };
+        closed.expect("open");
+        if closes_first {
+            tell(&mut collectives);
+            tell(&mut collectives);
+        }
+        let core = &collectives.core;
+        let failed = fails.then_some((3, Failure::Mismatch(core.me)));
+        assert_eq!(core.groups[0].failed, failed, "{case}");
+        let told = core.ledger.outbox.iter();
+        let aborts = told.filter(|it| it.header.kind == Kind::Abort).count();
+        assert_eq!(aborts, if fails { 3 } else { 0 }, "{case}");
+        assert!(core.early.is_empty(), "{case}");
+    }
+}
+
+/// Who waits for a member whose operation is over has called something else, if nothing of what was asked for has come; otherwise question and answer
+/// crossed it.
+#[test]
+fn answers_find_other_calls() {
+    const SHORT: usize = 64;
+    const LONG: usize = 1 << 20;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let from = (NodeId(2), 2);
+    let over = |core: &Core, of: Kind, len: usize| header(core, Kind::Over, 0, of as usize, len);
+    // Rank 0 sends to rank 2, or receives of it.
+    for (root, kind, len) in [(0, Kind::Ask, LONG), (2, Kind::Open, SHORT)] {
+        for has_come in [false, true] {
+            let call = Call {
+                plan: plan::broadcast_flat(0, 4, root, len),
+                ..call(4, len)
+            };
+            let mut waiting = Operation::new(call, &core.groups[0].members, 1, 0);
+            if has_come {
+                let (came, bytes) = match kind {
+                    Kind::Ask => (Kind::Open, 0),
+                    _ => (Kind::Eager, len),
+                };
+                let (header, payload) = (header(&core, came, 0, 0, len), vec![1; bytes]);
+                waiting.handle_or_keep(from, 0, header, &payload, &mut core.ledger);
+            }
+            let answer = over(&core, kind, len);
+            waiting.handle_or_keep(from, 0, answer, &[], &mut core.ledger);
+            let failure = (!has_come).then_some(Failure::Mismatch(from.0));
+            assert_eq!(waiting.failure, failure, "{kind:?}, {has_come}");
+        }
+    }
+    // A native broadcast: of the root's children, and of the root.
+    for (call_of, kind, came) in [
+        (2, Kind::Unheard, Kind::Reached),
+        (3, Kind::Missing, Kind::Repair),
+    ] {
+        for has_come in [false, true] {
+            let call = call(call_of, SHORT);
+            let mut waiting = Operation::new(call, &core.groups[0].members, 1, 0);
+            if has_come {
+                let payload = vec![1; if came == Kind::Repair { SHORT } else { 0 }];
+                let header = header(&core, came, 0, 0, SHORT);
+                waiting.handle_or_keep(from, 0, header, &payload, &mut core.ledger);
+            }
+            let answer = over(&core, kind, SHORT);
+            waiting.handle_or_keep(from, 0, answer, &[], &mut core.ledger);
+            let failure = (!has_come).then_some(Failure::Mismatch(from.0));
+            assert_eq!(waiting.failure, failure, "{kind:?}, {has_come}");
+        }
+    }
+}
+
+/// A root of a native broadcast asks children that are not ready, once; a child answers by its report, and a member that is no child of it finds out.
+#[test]
+fn unheard_children_are_asked() {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    core.ledger.outbox.clear();
+    let begin = |core: &Core, kind| Operation::new(call(kind, 64), &core.groups[0].members, 1, 0);
+    let mut waiting = begin(&core, 2);
+    let reached = header(&core, Kind::Reached, 0, 0, 64);
+    waiting.handle_or_keep((NodeId(2), 2), 0, reached, &[], &mut core.ledger);
+    for _ in 0..3 {
+        core.ask(&mut waiting, |_| false);
+    }
+    let asked: Vec<(NodeId, Kind)> = (core.ledger.outbox.drain(..))
+        .map(|control| (control.to, control.header.kind))
+        .collect();
+    assert_eq!(asked, [1, 3].map(|id| (NodeId(id), Kind::Unheard)));
+    for (kind, failure) in [(3, None), (2, Some(Failure::Mismatch(NodeId(2))))] {
+        let mut asked = begin(&core, kind);
+        let question = header(&core, Kind::Unheard, 0, 0, 64);
+        asked.handle_or_keep((NodeId(2), 2), 0, question, &[], &mut core.ledger);
+        assert_eq!(asked.failure, failure, "{kind}");
     }
 }
 

@@ -37,6 +37,10 @@ impl<T: Element> Memory for Vec<T> {
 
 /// Numbers with sum, product, minimum and maximum. Integers wrap around. Of NaN and a number, minimum and maximum return the number.
 pub trait Number: Element {
+    /// Tells numbers of one size apart in what members compare; 0 for types of programs.
+    #[doc(hidden)]
+    const KIND: u8 = 0;
+
     /// a + b.
     fn sum(a: Self, b: Self) -> Self;
     /// a · b.
@@ -48,8 +52,9 @@ pub trait Number: Element {
 }
 
 macro_rules! number {
-    ($add:ident $multiply:ident: $($type:ty)*) => {$(
+    ($kind:literal $add:ident $multiply:ident: $($type:ty)*) => {$(
         impl Number for $type {
+            const KIND: u8 = $kind;
             #[inline]
             fn sum(a: Self, b: Self) -> Self { a.$add(b) }
             #[inline]
@@ -61,9 +66,10 @@ macro_rules! number {
         }
     )*};
 }
-number!(wrapping_add wrapping_mul: u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
+number!(1 wrapping_add wrapping_mul: u8 u16 u32 u64 usize);
+number!(2 wrapping_add wrapping_mul: i8 i16 i32 i64 isize);
 use std::ops::{Add, Mul};
-number!(add mul: f32 f64);
+number!(3 add mul: f32 f64);
 
 /// Folds elements: those held, which become the result; those that come in; and whether the latter are the left operands.
 type CombineFn<T> = dyn Fn(&mut [T], &[T], bool) + Send + Sync;
@@ -82,6 +88,8 @@ pub struct RawOp {
     /// Bytes of an element.
     pub(crate) unit: usize,
     pub(crate) commutative: bool,
+    /// As that of [`Op`].
+    name: u16,
 }
 
 impl fmt::Debug for RawOp {
@@ -109,12 +117,18 @@ impl RawOp {
                 fold: Arc::new(fold),
                 unit: element_bytes,
                 commutative,
+                name: 0,
             })
     }
 
     /// Bytes of an element.
     pub fn element_bytes(&self) -> usize {
         self.unit
+    }
+
+    /// What all members must agree on: operation and type as far as they are known, size of an element, and whether operands may be exchanged.
+    pub(crate) fn digest(&self) -> u64 {
+        u64::from(self.name) << 32 | (self.unit as u64) << 1 | u64::from(self.commutative)
     }
 }
 
@@ -124,6 +138,7 @@ impl<T: Element> From<&Op<T>> for RawOp {
             fold: op.fold(),
             unit: size_of::<T>(),
             commutative: op.commutative,
+            name: op.name,
         }
     }
 }
@@ -132,6 +147,8 @@ impl<T: Element> From<&Op<T>> for RawOp {
 pub struct Op<T> {
     combine: Combine<T>,
     commutative: bool,
+    /// Of the crate's own operations: kind of the number, and number of the operation. 0 for functions of programs.
+    name: u16,
 }
 
 impl<T> Clone for Op<T> {
@@ -139,6 +156,7 @@ impl<T> Clone for Op<T> {
         Self {
             combine: Arc::clone(&self.combine),
             commutative: self.commutative,
+            name: self.name,
         }
     }
 }
@@ -154,24 +172,32 @@ impl<T> fmt::Debug for Op<T> {
 impl<T: Number> Op<T> {
     /// The sum.
     pub fn sum() -> Self {
-        Self::new(true, T::sum)
+        Self::named(1, T::sum)
     }
     /// The product.
     pub fn product() -> Self {
-        Self::new(true, T::product)
+        Self::named(2, T::product)
     }
     /// The least.
     pub fn minimum() -> Self {
-        Self::new(true, T::minimum)
+        Self::named(3, T::minimum)
     }
     /// The greatest.
     pub fn maximum() -> Self {
-        Self::new(true, T::maximum)
+        Self::named(4, T::maximum)
+    }
+
+    fn named(operation: u8, f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
+        Self {
+            name: u16::from_be_bytes([T::KIND, operation]),
+            ..Self::new(true, f)
+        }
     }
 }
 
 impl<T: Element> Op<T> {
-    /// A commutative operation of the program. It must be associative (as far as floating point is).
+    /// A commutative operation of the program. It must be associative (as far as floating point is). Members whose functions differ are found out only
+    /// if the sizes of their elements do, or if others are `ordered`.
     pub fn commutative(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
         Self::new(true, f)
     }
@@ -196,6 +222,7 @@ impl<T: Element> Op<T> {
         Self {
             combine: Arc::new(combine),
             commutative,
+            name: 0,
         }
     }
 
@@ -263,6 +290,41 @@ mod tests {
                 "{bytes}"
             );
         }
+    }
+
+    /// What members compare tells apart operations, types of one size, sizes, and whether operands may be exchanged; all functions of programs are alike.
+    #[test]
+    fn operations_are_told_apart() {
+        fn digest<T: Element>(op: &Op<T>) -> u64 {
+            RawOp::from(op).digest()
+        }
+        let own = |bytes, commutative| {
+            let op = RawOp::new(bytes, commutative, |_, _, _| {});
+            op.expect("within bounds").digest()
+        };
+        let all = [
+            digest(&Op::<f64>::sum()),
+            digest(&Op::<f64>::product()),
+            digest(&Op::<f64>::minimum()),
+            digest(&Op::<f64>::maximum()),
+            digest(&Op::<f32>::sum()),
+            digest(&Op::<i64>::sum()),
+            digest(&Op::<u64>::sum()),
+            own(8, true),
+            own(8, false),
+            own(16, true),
+            own(ELEMENT_BYTES_MAX, true),
+        ];
+        for (place, one) in all.iter().enumerate() {
+            assert!(!all[..place].contains(one), "{place}");
+        }
+        let plus = Op::commutative(|a: u64, b: u64| a.wrapping_add(b));
+        assert_eq!(digest(&plus), own(8, true));
+        assert_eq!(digest(&plus.clone()), digest(&plus));
+        assert_eq!(
+            digest(&Op::<usize>::sum().clone()),
+            digest(&Op::<u64>::sum())
+        );
     }
 
     /// Unaligned bytes fold like aligned ones, and the flag selects the left operand.

@@ -2,8 +2,14 @@
 //!
 //! Used by `core` and `operation` for every message. Input may be any bytes: an invalid header gives `None`.
 
+use tsumuji_node::Priority;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
+
+use crate::group::Hash;
+
+/// Version of headers. It is part of what members compare when they compare tables: of another version they are told as of another table.
+pub(crate) const VERSION: u64 = 2;
 
 /// Bytes before the payload.
 pub(crate) const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -12,12 +18,14 @@ pub(crate) const HEADER_BYTES: usize = size_of::<RawHeader>();
 #[repr(C)]
 struct RawHeader {
     kind: u8,
-    algorithm: u8,
+    code: u8,
     tag: U16,
     sequence: U32,
     key: U64,
     offset: U64,
-    total: U64,
+    /// Its low 40 bits: no transfer has a tebibyte.
+    total: [u8; 5],
+    digest: [u8; 3],
 }
 
 /// Type of a message; on the wire its number, from 0 on.
@@ -51,6 +59,10 @@ pub(crate) enum Kind {
     Taken,
     /// The transfer was still unchanged when it was read.
     Confirm,
+    /// In a native broadcast the sender lacks the first report of the receiver, its child in the tree.
+    Unheard,
+    /// Answer to a question whose kind is `offset`: the operation is over at the sender.
+    Over,
 }
 
 impl Kind {
@@ -58,8 +70,39 @@ impl Kind {
     pub(crate) fn wants_answer(self) -> bool {
         matches!(
             self,
-            Self::Open | Self::Ask | Self::Missing | Self::Direct | Self::Taken
+            Self::Open | Self::Ask | Self::Missing | Self::Direct | Self::Taken | Self::Unheard
         )
+    }
+
+    /// Whether this message asks for what a member whose operation is over has told before, or never will.
+    pub(crate) fn asks(self) -> bool {
+        matches!(self, Self::Open | Self::Ask | Self::Missing | Self::Unheard)
+    }
+}
+
+/// What a member called, as others see it: a code of operation and algorithm (`api`), with a digest of the arguments that must be the same on all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Called {
+    code: u8,
+    /// 24 bits.
+    digest: u32,
+}
+
+impl Called {
+    /// An operation without further arguments.
+    pub(crate) const fn new(code: u8) -> Self {
+        Self { code, digest: 0 }
+    }
+
+    /// The same with one more argument.
+    pub(crate) fn with(self, argument: u64) -> Self {
+        let mut hash = Hash::new(u64::from(self.digest));
+        hash.add(argument);
+        let [.., high, middle, low] = hash.0.to_be_bytes();
+        Self {
+            digest: u32::from_be_bytes([0, high, middle, low]),
+            ..self
+        }
     }
 }
 
@@ -67,8 +110,8 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// Code of the operation: members that chose differently find out.
-    pub(crate) algorithm: u8,
+    /// What the sender called: members that called or chose differently find out.
+    pub(crate) called: Called,
     /// Number of the transfer between these two members within the operation.
     pub(crate) tag: u16,
     /// Sequence number of the operation within its group.
@@ -86,7 +129,7 @@ impl Header {
     pub(crate) fn told(kind: Kind, offset: u64) -> Self {
         Self {
             kind,
-            algorithm: 0,
+            called: Called::new(0),
             tag: 0,
             sequence: 0,
             key: 0,
@@ -95,15 +138,27 @@ impl Header {
         }
     }
 
+    /// Priority of a control message. The answer to a receiver's question must not overtake the transfer's bytes.
+    pub(crate) fn priority(&self) -> Priority {
+        if self.kind == Kind::Over && self.offset == Kind::Open as u64 {
+            Priority::NORMAL
+        } else {
+            Priority::URGENT
+        }
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let [t0, t1, t2, t3, t4, ..] = self.total.to_le_bytes();
+        let [d0, d1, d2, _] = self.called.digest.to_le_bytes();
         zerocopy::transmute!(RawHeader {
             kind: self.kind as u8,
-            algorithm: self.algorithm,
+            code: self.called.code,
             tag: self.tag.into(),
             sequence: self.sequence.into(),
             key: self.key.into(),
             offset: self.offset.into(),
-            total: self.total.into(),
+            total: [t0, t1, t2, t3, t4],
+            digest: [d0, d1, d2],
         })
     }
 
@@ -111,14 +166,19 @@ impl Header {
     pub(crate) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
         let (raw, payload) = RawHeader::read_from_prefix(message).ok()?;
         let kind = Kind::try_read_from_bytes(&[raw.kind]).ok()?;
+        let [t0, t1, t2, t3, t4] = raw.total;
+        let [d0, d1, d2] = raw.digest;
         let header = Self {
             kind,
-            algorithm: raw.algorithm,
+            called: Called {
+                code: raw.code,
+                digest: u32::from_le_bytes([d0, d1, d2, 0]),
+            },
             tag: raw.tag.get(),
             sequence: raw.sequence.get(),
             key: raw.key.get(),
             offset: raw.offset.get(),
-            total: raw.total.get(),
+            total: u64::from_le_bytes([t0, t1, t2, t3, t4, 0, 0, 0]),
         };
         Some((header, payload))
     }
@@ -129,23 +189,23 @@ mod tests {
     use super::*;
 
     /// Number of kinds.
-    const KINDS: u8 = 13;
+    const KINDS: u8 = 15;
 
     /// A header is read as it was written; short messages and unknown kinds are rejected.
     #[test]
     fn headers_are_read_and_written() {
         // Members of a group run one version, but their order is no accident.
-        assert_eq!((Kind::Eager as u8, Kind::Confirm as u8), (0, KINDS - 1));
+        assert_eq!((Kind::Eager as u8, Kind::Over as u8), (0, KINDS - 1));
         for number in 0..KINDS {
             let kind = Kind::try_read_from_bytes(&[number]).expect("known");
             let header = Header {
                 kind,
-                algorithm: 3,
+                called: Called::new(3).with(5),
                 tag: 0xabcd,
                 sequence: u32::MAX,
                 key: 0x0123_4567_89ab_cdef,
                 offset: 7,
-                total: u64::MAX,
+                total: (1 << 40) - 1,
             };
             let mut message = header.to_bytes().to_vec();
             message.extend_from_slice(b"rest");
@@ -154,5 +214,19 @@ mod tests {
             message[0] = KINDS;
             assert_eq!(Header::split(&message), None);
         }
+    }
+
+    /// Calls of one operation with other arguments differ, whatever the order in which roots and operations are counted.
+    #[test]
+    fn calls_differ_by_their_arguments() {
+        let plain = Called::new(0x61);
+        let mut calls = vec![plain, Called::new(0x62)];
+        calls.extend((0..200).map(|root| plain.with(root)));
+        calls.extend((0..200).map(|root| plain.with(root).with(7)));
+        for (place, call) in calls.iter().enumerate() {
+            assert!(call.digest < 1 << 24);
+            assert!(!calls[..place].contains(call), "{place}: {call:?}");
+        }
+        assert_eq!(plain.with(3).with(7), Called::new(0x61).with(3).with(7));
     }
 }

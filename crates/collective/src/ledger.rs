@@ -367,16 +367,25 @@ impl Ledger {
         });
     }
 
-    /// Sends waiting control messages, as far as there is room.
+    /// Sends waiting control messages, as far as there is room; those to one peer in order.
     pub(crate) fn flush(&mut self, endpoint: &mut Endpoint) -> Result<(), CollectiveError> {
+        let mut full: Vec<NodeId> = Vec::new();
         for _ in 0..self.outbox.len() {
             let Some(control) = self.outbox.pop_front() else {
                 break;
             };
+            if full.contains(&control.to) {
+                self.outbox.push_back(control);
+                continue;
+            }
             let head = control.header.to_bytes();
-            match send_now(endpoint, control.to, Priority::URGENT, &head, &control.body) {
+            let priority = control.header.priority();
+            match send_now(endpoint, control.to, priority, &head, &control.body) {
                 Ok(()) | Err(SendError::PeerDead { .. }) => {} // a dead peer needs no message
-                Err(SendError::WouldBlock { .. }) => self.outbox.push_back(control),
+                Err(SendError::WouldBlock { .. }) => {
+                    full.push(control.to);
+                    self.outbox.push_back(control);
+                }
                 Err(error) => return Err(CollectiveError::Send(error)),
             }
         }

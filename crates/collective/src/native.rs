@@ -3,7 +3,8 @@
 //! Part of an `operation`. Members form a tree below the root, of fan-in [`FAN_IN`], in which they report how far they and all below them have come;
 //! the first report means that they are ready. The root stays within a window of bytes ahead of the slowest. Frames contain their offset, so a
 //! receiver writes them in place in any order, and asks the root for missing bytes. The root broadcasts them again for the first question, and sends
-//! them as a reliable message for a later one: so it ends under any loss.
+//! them as a reliable message for a later one: so it ends under any loss. A member that lacks the first report of a child for long asks it, once: a child
+//! that has called another operation, or none below this member, is found out.
 //!
 //! Invariants: the root sends every byte once unless it is asked for; the root is done when all have all; a member sends at most one report for each
 //! part of a window, and one question for each round trip.
@@ -18,7 +19,7 @@ use crate::call::Target;
 use crate::core::CHANNEL;
 use crate::error::CollectiveError;
 use crate::group::Members;
-use crate::header::{Header, Kind};
+use crate::header::{Called, Header, Kind};
 use crate::ledger::{Control, Ledger, send_now};
 
 /// Members that report to one: keeps both the reports for each window at the root, and the steps of a report, few.
@@ -57,6 +58,8 @@ pub(crate) struct Native {
     parent: Option<usize>,
     /// Rank of each child, and how far it and all below it have come; `None`: not ready.
     children: Vec<(usize, Option<usize>)>,
+    /// Children that are not ready were asked.
+    asked: bool,
     part: Part,
 }
 
@@ -108,6 +111,7 @@ impl Native {
             children: (first..(first + FAN_IN).min(size))
                 .map(|turned| (absolute(turned), None))
                 .collect(),
+            asked: false,
             part: if rank == root {
                 Part::Root(Root {
                     sent: if size == 1 { len } else { 0 }, // there is no other member
@@ -143,11 +147,38 @@ impl Native {
         let child = |(child, reached): &(usize, Option<usize>)| {
             *child == rank && *reached != Some(self.len)
         };
-        let from_root = match &self.part {
+        self.lacks_bytes(rank) || self.children.iter().any(child)
+    }
+
+    /// Whether member `rank` is a child that is not ready.
+    pub(crate) fn lacks_report(&self, rank: usize) -> bool {
+        self.children.contains(&(rank, None))
+    }
+
+    /// Whether bytes of the root, member `rank`, are missing.
+    pub(crate) fn lacks_bytes(&self, rank: usize) -> bool {
+        match &self.part {
             Part::Root(_) => false,
             Part::Receiver(receiver) => rank == self.root && receiver.reached() != self.len,
-        };
-        from_root || self.children.iter().any(child)
+        }
+    }
+
+    /// Asks children that are not ready, once.
+    pub(crate) fn ask_unheard(
+        &mut self,
+        at: (u64, u32, Called),
+        group: &Members,
+        dead: &[usize],
+        ledger: &mut Ledger,
+    ) {
+        if std::mem::replace(&mut self.asked, true) {
+            return;
+        }
+        for &(child, reached) in &self.children {
+            if reached.is_none() && !dead.contains(&child) {
+                ledger.control(group.nodes[child], header(at, Kind::Unheard, 0, self.len));
+            }
+        }
     }
 
     /// Handles a report, a question or a repair; `None`: the member called something else.
@@ -179,6 +210,8 @@ impl Native {
                     }
                 }
             }
+            // Its report is on its way, or waits for those below.
+            (Kind::Unheard, _) if self.parent == Some(rank) => {}
             (Kind::Repair, Part::Receiver(_)) if rank == self.root => {
                 self.piece_came(rank, offset, payload, output);
             }
@@ -208,10 +241,10 @@ impl Native {
         }
     }
 
-    /// Does what is possible now. `at`: the operation's key, sequence number and algorithm.
+    /// Does what is possible now. `at`: the operation's key, sequence number and call.
     pub(crate) fn advance(
         &mut self,
-        at: (u64, u32, u8),
+        at: (u64, u32, Called),
         output: &Target<'_>,
         endpoint: &mut Endpoint,
         group: &Members,
@@ -253,7 +286,7 @@ const ALL: Destination = Destination::Broadcast;
 
 /// Data for both parts in one poll.
 struct Progress {
-    at: (u64, u32, u8),
+    at: (u64, u32, Called),
     len: usize,
     /// Payload of a frame, in bytes.
     capacity: usize,
@@ -277,16 +310,24 @@ impl Progress {
     }
 
     fn header(&self, kind: Kind, offset: usize) -> Header {
-        let (key, sequence, algorithm) = self.at;
-        Header {
-            kind,
-            algorithm,
-            tag: 0,
-            sequence,
-            key,
-            offset: offset as u64,
-            total: self.len as u64,
-        }
+        header(self.at, kind, offset, self.len)
+    }
+}
+
+fn header(
+    (key, sequence, called): (u64, u32, Called),
+    kind: Kind,
+    offset: usize,
+    len: usize,
+) -> Header {
+    Header {
+        kind,
+        called,
+        tag: 0,
+        sequence,
+        key,
+        offset: offset as u64,
+        total: len as u64,
     }
 }
 

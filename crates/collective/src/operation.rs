@@ -2,8 +2,9 @@
 //!
 //! Driven by `collectives`: `handle` for messages, `advance` after each poll. Both sides of a transfer know its length. Up to `eager_bytes` it is
 //! sent at once, on credit; a longer one after its receiver has opened it, and is then written in place as it arrives. The two halves of a transfer
-//! are in `send` and `receive`. A side that hears nothing for long asks the other (`ask`), which compares lengths: if the sender takes the transfer to be
-//! long and the receiver to be short, neither begins.
+//! are in `send` and `receive`. Each message says what its sender called (`Called`). A side that hears nothing for long asks the other (`ask`), which compares lengths: if the sender takes the transfer to be
+//! long and the receiver to be short, neither begins. A member whose operation is over answers that (`over`): who still waits for it then has called
+//! something else.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps that it waits for are done; a failed
 //! operation accesses nothing any more.
@@ -20,7 +21,7 @@ use crate::call::{Call, Source, Target};
 use crate::element::Fold;
 use crate::error::CollectiveError;
 use crate::group::Members;
-use crate::header::{Header, Kind};
+use crate::header::{Called, Header, Kind};
 use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
@@ -115,7 +116,7 @@ pub(crate) struct Operation<'b> {
     pub(crate) key: u64,
     pub(crate) sequence: u32,
     pub(crate) failure: Option<Failure>,
-    algorithm: u8,
+    called: Called,
     input: Source<'b>,
     pub(crate) output: Target<'b>,
     scratch: Vec<u8>,
@@ -155,7 +156,7 @@ impl<'b> Operation<'b> {
             key: group.key,
             sequence,
             failure: None,
-            algorithm: call.algorithm,
+            called: call.called,
             input: call.input,
             output: call.output,
             scratch: vec![0; scratch_bytes],
@@ -267,7 +268,7 @@ impl<'b> Operation<'b> {
     fn header(&self, kind: Kind, step: &Step, offset: usize) -> Header {
         Header {
             kind,
-            algorithm: self.algorithm,
+            called: self.called,
             tag: step.tag,
             sequence: self.sequence,
             key: self.key,
@@ -285,7 +286,7 @@ impl<'b> Operation<'b> {
         ledger: &mut Ledger,
     ) -> Handled {
         if self.failure.is_none() {
-            let handled = if header.algorithm == self.algorithm {
+            let handled = if header.called == self.called {
                 self.take(rank, header, payload, from, ledger)
             } else {
                 None
@@ -329,6 +330,10 @@ impl<'b> Operation<'b> {
         let sends = match header.kind {
             Kind::Open | Kind::Taken => true,
             Kind::Eager | Kind::Piece | Kind::Ask | Kind::Direct | Kind::Confirm => false,
+            Kind::Over => {
+                let waits = self.waits_in_vain(rank, from, header)?;
+                return (!waits).then_some(Handled::Done);
+            }
             _ => {
                 let native = self.native.as_mut()?;
                 native.handle(rank, header, payload, &mut self.output)?;
@@ -390,6 +395,25 @@ impl<'b> Operation<'b> {
             _ => self.receive(number, step, header.offset, payload)?,
         }
         Some(Handled::Done)
+    }
+
+    /// Whether this member still waits for what it asked member `rank` for, whose operation is over: it will never come. The answer comes behind all
+    /// that the member sent for the operation. `None`: this is not expected.
+    fn waits_in_vain(&mut self, rank: usize, from: NodeId, header: &Header) -> Option<bool> {
+        let is_of = |kind: Kind| header.offset == kind as u64;
+        let sends = is_of(Kind::Ask);
+        if !sends && !is_of(Kind::Open) {
+            let native = self.native.as_ref()?;
+            return Some(if is_of(Kind::Unheard) {
+                native.lacks_report(rank)
+            } else {
+                native.lacks_bytes(rank)
+            });
+        }
+        let number = self.find(rank, header.tag, sends)?;
+        let state = self.states[number];
+        let begun = state.done || state.progress > 0 || sends && state.open;
+        Some(!begun && self.kept(from, header.tag).is_none())
     }
 
     /// Whether these bytes of a transfer come next after those of it that are kept.
@@ -461,7 +485,7 @@ impl<'b> Operation<'b> {
             && self.open.is_empty()
             && let Some(native) = &mut self.native
         {
-            let at = (self.key, self.sequence, self.algorithm);
+            let at = (self.key, self.sequence, self.called);
             native.advance(at, &self.output, endpoint, group, ledger)?;
         }
         Ok(())
@@ -489,6 +513,12 @@ impl<'b> Operation<'b> {
                 self.states[number].open = true;
                 ledger.control(to, self.header(Kind::Open, &step, 0));
             }
+        }
+        if self.open.is_empty()
+            && let Some(native) = &mut self.native
+        {
+            let at = (self.key, self.sequence, self.called);
+            native.ask_unheard(at, group, dead, ledger);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tsumuji_node::Endpoint;
 
-use super::{Code, Place, code};
+use super::{Code, Place, called, called_at};
 use crate::call::{Call, Source, Target, borrowed, bytes_of, need, owned, sum};
 use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory};
@@ -185,8 +185,8 @@ impl Collectives {
         };
         let operation = if gathers { Code::Gather } else { Code::Scatter };
         let algorithm = hosts.map_or(Algorithm::Flat, |_| Algorithm::Hosts);
-        let code = code(operation, algorithm);
-        Ok(Call::moving(code, plan, input, output))
+        let called = called_at(operation, algorithm, root);
+        Ok(Call::moving(called, plan, input, output))
     }
 
     /// Every member receives each member's `send`, one behind the other in order of ranks; all have the same length.
@@ -261,8 +261,8 @@ impl Collectives {
             (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
             _ => plan::all_gather_ring(rank, size, lens),
         };
-        let code = code(Code::AllGather, algorithm);
-        Ok(Call::moving(code, plan, input, output))
+        let called = called(Code::AllGather, algorithm);
+        Ok(Call::moving(called, plan, input, output))
     }
 
     /// Member i receives part i of every member's `send`, one behind the other in order of ranks; all parts have the same length.
@@ -314,8 +314,8 @@ impl Collectives {
                 plan::all_to_all(rank, size, &lens, &lens)
             }
         };
-        let code = code(Code::AllToAll, algorithm);
-        Ok(Call::moving(code, plan, input, output))
+        let called = called(Code::AllToAll, algorithm);
+        Ok(Call::moving(called, plan, input, output))
     }
 
     /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair. All
@@ -365,7 +365,7 @@ impl Collectives {
         need("receive, in bytes,", output.bytes().len(), sum(comes))?;
         need("its own part, in bytes,", comes[rank], goes[rank])?;
         let plan = plan::all_to_all(rank, size, goes, comes);
-        let code = code(Code::AllToAll, Algorithm::Flat);
-        Ok(Call::moving(code, plan, input, output))
+        let called = called(Code::AllToAll, Algorithm::Flat);
+        Ok(Call::moving(called, plan, input, output))
     }
 }

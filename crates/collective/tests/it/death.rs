@@ -1,11 +1,14 @@
 //! Members that die or leave: survivors are told who, in bounded time, also those that talk only to survivors; nobody hangs.
 
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, Over, cluster, only};
+use crate::common::{LONG, Over, cluster, inet, only, udp, udp_again};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, CollectiveError, Collectives, Op, Table};
-use tsumuji_node::{Endpoint, NodeId, Options};
+use tsumuji_link::udp::Udp;
+use tsumuji_node::{Endpoint, Membership, NodeId, Options};
 
 fn quick() -> Options {
     Options {
@@ -239,6 +242,64 @@ fn news_travel_through_survivors() {
                 let _ = endpoint.close(LONG);
             });
         }
+    });
+}
+
+/// A member that was killed and started again and calls on a group of its last life is told so, instead of waiting for ever; of new groups it is a member.
+#[test]
+fn the_next_life_is_no_member_of_old_groups() {
+    fn open(link: Udp, id: u16, incarnation: u32, addrs: &[SocketAddr]) -> (Endpoint, Collectives) {
+        let options = Options {
+            incarnation: Some(incarnation),
+            ..quick()
+        };
+        let membership = Membership::inet(NodeId(id), addrs);
+        let mut endpoint = Endpoint::new(link, membership, options).expect("endpoint");
+        let collectives = Collectives::with_table(&mut endpoint, Table::default());
+        (endpoint, collectives)
+    }
+    let (stays, dies) = (udp(), udp());
+    let addrs = [inet(&stays), inet(&dies)];
+    let both = [0, 1].map(NodeId);
+    let is_told = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut endpoint, mut collectives) = open(stays, 0, 1, &addrs);
+            let world = collectives.world();
+            let met = collectives.barrier(&mut endpoint, world);
+            met.expect("both are there");
+            let lost = collectives.barrier(&mut endpoint, world);
+            let is_named = matches!(lost, Err(CollectiveError::MemberDead { member: NodeId(1) }));
+            assert!(is_named, "{lost:?}");
+            let begun = Instant::now();
+            while !(is_told.load(Ordering::Relaxed) && endpoint.is_up(NodeId(1))) {
+                collectives.progress(&mut endpoint).expect("progress");
+                assert!(begun.elapsed() < LONG, "the next life is never told");
+            }
+            let group = collectives.group(&endpoint, &both, 1).expect("group");
+            let together = collectives.barrier(&mut endpoint, group);
+            together.expect("it is a member of new groups");
+            let _ = endpoint.close(LONG);
+        });
+        scope.spawn(|| {
+            let (mut endpoint, mut collectives) = open(dies, 1, 1, &addrs);
+            let world = collectives.world();
+            let met = collectives.barrier(&mut endpoint, world);
+            met.expect("both are there");
+            assert!(endpoint.flush(LONG).expect("flush"));
+            drop(collectives);
+            vanish(endpoint);
+            let (mut endpoint, mut collectives) = open(udp_again(addrs[1]), 1, 2, &addrs);
+            let world = collectives.world();
+            let refused = collectives.barrier(&mut endpoint, world);
+            let is_dead = matches!(refused, Err(CollectiveError::MemberDead { .. }));
+            assert!(is_dead, "{refused:?}");
+            is_told.store(true, Ordering::Relaxed);
+            let group = collectives.group(&endpoint, &both, 1).expect("group");
+            let together = collectives.barrier(&mut endpoint, group);
+            together.expect("it is a member of new groups");
+            let _ = endpoint.close(LONG);
+        });
     });
 }
 

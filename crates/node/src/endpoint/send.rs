@@ -175,7 +175,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Whether the peer has acknowledged the whole of a tracked message. Polls. A message that failed with its peer is an error.
+    /// Whether the peer has acknowledged the whole of a tracked message, and of all before it on an ordered channel. Polls. A message that failed with its
+    /// peer is an error.
     pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
         let core = &mut *self.core.write();
         if !core.peers.is_sent(to, id)? {

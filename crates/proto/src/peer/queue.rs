@@ -519,7 +519,8 @@ impl Queue {
         }
     }
 
-    /// Takes the acknowledgement of a part. Tells `done` a tracked message that is now acknowledged whole.
+    /// Takes the acknowledgement of a part. Tells `done` a tracked message that is now acknowledged whole, and waits at the peer for no earlier one of an
+    /// ordered channel; and those that waited for this one.
     #[inline(always)] // on the path of every frame; without this, two congestion controls would push it out of line
     pub(super) fn acknowledge(
         &mut self,
@@ -555,7 +556,10 @@ impl Queue {
         let (channel, number) = (usize::from(outgoing.channel_index), outgoing.number);
         if !self.channels[channel].acknowledge(number) {
             let stall = self.stall.get_or_insert_default();
-            stall.ahead.note(outgoing, self.channels[channel].base());
+            let base = self.channels[channel].base();
+            stall.ahead.note(outgoing, base, done);
+        } else if outgoing.notify {
+            done(outgoing.id);
         }
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
@@ -564,9 +568,6 @@ impl Queue {
         }
         self.queued_messages -= 1;
         self.queued_bytes -= outgoing.body.len();
-        if outgoing.notify {
-            done(outgoing.id);
-        }
         if outgoing.fragments > 1 {
             pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
         }

@@ -3,7 +3,7 @@
 #[path = "../../../../node/tests/common/mod.rs"]
 mod node;
 
-pub(crate) use node::{LONG, Over, cluster, inet, udp};
+pub(crate) use node::{LONG, Over, cluster, inet, udp, udp_again};
 use tsumuji_collective::table::{Operation, Rule};
 use tsumuji_collective::{Algorithm, Collectives, Table};
 use tsumuji_node::{Endpoint, Options};
