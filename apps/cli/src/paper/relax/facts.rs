@@ -12,9 +12,9 @@ pub(super) const TABLE_2_2: [u32; 5] = [2857, 4152, 9184, 9477, 9511];
 
 /// What the paper says of a figure.
 pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
-    match figure {
-        Figure::RelaxTable31 => memory(all),
-        Figure::RelaxTable51 => sizes(
+    match figure.name() {
+        "relax-table3.1" => memory(all),
+        "relax-table5.1" => sizes(
             all,
             [
                 "2.147 s",
@@ -24,25 +24,21 @@ pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
                 "no memory",
             ],
         ),
-        Figure::RelaxFig53 | Figure::RelaxFig54 => elements(all, "120: 4.924 s", "1.45x"),
-        Figure::RelaxFig59 => elements(all, "4: 4.404 s", "1.01x"),
-        Figure::RelaxFig61 => links(all),
-        Figure::RelaxTable61 => rates(all),
-        Figure::RelaxTable62 => laps(all),
-        Figure::RelaxFig55 | Figure::RelaxFig56 => slopes(all, &["-0.985"]),
-        Figure::RelaxFig510 | Figure::RelaxFig511 => {
+        "relax-fig5.3" | "relax-fig5.4" => elements(all, "120: 4.924 s", "1.45x"),
+        "relax-fig5.9" => elements(all, "4: 4.404 s", "1.01x"),
+        "relax-fig6.1" => links(all),
+        "relax-table6.1" => rates(all),
+        "relax-table6.2" => laps(all),
+        "relax-fig5.5" | "relax-fig5.6" => slopes(all, &["-0.985"]),
+        "relax-fig5.10" | "relax-fig5.11" => {
             let mut list = slopes(all, &["-0.993"]);
             list.extend(speed_ups(all));
             list
         }
-        Figure::RelaxFig63 | Figure::RelaxFig64 => slopes(all, &["-0.985", "-0.993"]),
-        Figure::RelaxFig65 => threads(all),
-        Figure::RelaxFig52
-        | Figure::RelaxFig57
-        | Figure::RelaxFig58
-        | Figure::RelaxFig512
-        | Figure::RelaxFig513
-        | Figure::RelaxFig62 => growth(all),
+        "relax-fig6.3" | "relax-fig6.4" => slopes(all, &["-0.985", "-0.993"]),
+        "relax-fig6.5" => threads(all),
+        "relax-fig5.2" | "relax-fig5.7" | "relax-fig5.8" | "relax-fig5.12" | "relax-fig5.13"
+        | "relax-fig6.2" => growth(all),
         _ => Vec::new(),
     }
 }
@@ -55,11 +51,11 @@ pub(super) fn lines(figure: Figure) -> Vec<Line> {
     };
     let udp = line("UDP", &[(1.0, 7.122), (120.0, 4.924)]);
     let dpdk = line("DPDK", &[(1.0, 4.450), (4.0, 4.404)]);
-    match figure {
-        Figure::RelaxFig53 | Figure::RelaxFig54 => vec![udp],
-        Figure::RelaxFig59 => vec![dpdk],
-        Figure::RelaxFig61 => vec![udp, dpdk],
-        Figure::RelaxTable51 => vec![Line {
+    match figure.name() {
+        "relax-fig5.3" | "relax-fig5.4" => vec![udp],
+        "relax-fig5.9" => vec![dpdk],
+        "relax-fig6.1" => vec![udp, dpdk],
+        "relax-table5.1" => vec![Line {
             name: "one thread (paper)".to_owned(),
             points: vec![(10_000.0, 2.147), (20_000.0, 8.589), (30_000.0, 19.35)],
         }],
