@@ -23,7 +23,7 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
-use tsumuji_bench::table::aligned;
+use tsumuji_bench::table::{aligned, cell};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
@@ -401,21 +401,13 @@ fn peak(comparison: &Comparison, who: usize) -> Option<(usize, f64)> {
         .max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn told(peak: Option<(usize, f64)>) -> String {
-    peak.map_or_else(
-        || "-".to_owned(),
-        |(size, rate)| format!("{rate:.2} MB/s at {}", size_name(size)),
-    )
-}
-
 /// The part of the best throughput that is reached at the largest message.
 fn kept(comparison: &Comparison, who: usize) -> String {
     let best = peak(comparison, who).map(|(_, rate)| rate);
     let last = comparison.results.last().and_then(|row| rate_of(row, who));
-    best.zip(last).map_or_else(
-        || "-".to_owned(),
-        |(best, last)| format!("{last:.2} MB/s, {:.0} % of the best", last / best * 100.0),
-    )
+    cell(best.zip(last), |(best, last)| {
+        format!("{last:.2} MB/s, {:.0} % of the best", last / best * 100.0)
+    })
 }
 
 /// Throughput at one size, as a share of the best at a smaller or equal one.
@@ -426,17 +418,11 @@ fn at(comparison: &Comparison, who: usize, size: usize) -> String {
             .filter_map(|row| rate_of(row, who))
             .reduce(f64::max)
     };
-    rates(&|other| other == size)
-        .zip(rates(&|other| other <= size))
-        .map_or_else(
-            || "-".to_owned(),
-            |(rate, best)| {
-                format!(
-                    "{rate:.2} MB/s, {:.0} % of the best up to it",
-                    rate / best * 100.0
-                )
-            },
-        )
+    let both = rates(&|other| other == size).zip(rates(&|other| other <= size));
+    cell(both, |(rate, best)| {
+        let part = rate / best * 100.0;
+        format!("{rate:.2} MB/s, {part:.0} % of the best up to it")
+    })
 }
 
 /// How many times better than MPICH, over these sizes, by the number that `of` returns.
@@ -449,10 +435,9 @@ fn times(
     let values: Vec<f64> = rows.map(of).filter(|value| value.is_finite()).collect();
     let least = values.iter().copied().reduce(f64::min);
     let most = values.iter().copied().reduce(f64::max);
-    least.zip(most).map_or_else(
-        || "-".to_owned(),
-        |(least, most)| format!("{least:.2}x to {most:.2}x"),
-    )
+    cell(least.zip(most), |(least, most)| {
+        format!("{least:.2}x to {most:.2}x")
+    })
 }
 
 /// The paper's statements on a figure, with the results.
@@ -496,7 +481,11 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             )
         }
     };
-    let peak_of = |who| told(peak(found, who));
+    let peak_of = |who| {
+        cell(peak(found, who), |(size, rate)| {
+            format!("{rate:.2} MB/s at {}", size_name(size))
+        })
+    };
     let kept_of = |who| kept(found, who);
     match figure.name() {
         "suci-fig6" => vec![

@@ -445,7 +445,7 @@ impl Machines {
 /// The statements with what was measured for them.
 fn with_here(statements: &[([String; 3], Here)], measured: Option<&Measured>) -> Vec<[String; 4]> {
     let rows = statements.iter().map(|([what, paper, model], here)| {
-        let here = measured.map_or_else(|| "-".to_owned(), |measured| here.told(measured));
+        let here = table::cell(measured, |measured| here.told(measured));
         [what.clone(), paper.clone(), model.clone(), here]
     });
     rows.collect()

@@ -409,7 +409,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
             rows.push([
                 way.to_owned(),
                 bytes.clone(),
-                megabits.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+                table::number(megabits, 0, ""),
                 median(&result["dropped_per_second"]).map_or_else(String::new, short),
                 paper.to_string(),
             ]);

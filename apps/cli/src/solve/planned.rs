@@ -2,6 +2,7 @@
 
 use anyhow::ensure;
 use serde::Serialize;
+use tsumuji_bench::table::cell;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
 use tsumuji_solve::plan::{LinkModel, Plan, alone_is_faster, plan};
@@ -84,7 +85,7 @@ pub(super) fn text(plan: &Plan) -> String {
     let mut text = format!("outlook: {}\n", plan.outlook);
     text += "one thread, from a trial of each method:\n";
     for one in &plan.methods {
-        let steps = one.steps.map_or("-".to_owned(), |steps| steps.to_string());
+        let steps = cell(one.steps, |steps| steps.to_string());
         let time = one
             .seconds
             .map_or("would not converge".to_owned(), duration);
@@ -100,7 +101,7 @@ pub(super) fn text(plan: &Plan) -> String {
         rate(plan.link.bits_per_second)
     );
     for at in &plan.workers {
-        let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), duration);
+        let time = |seconds: Option<f64>| cell(seconds, duration);
         text += &format!(
             "  {:>7}  {:>12}  {:>10}\n",
             at.workers,

@@ -15,7 +15,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
-use tsumuji_bench::{report, stop};
+use tsumuji_bench::{report, stop, table};
 use tsumuji_testbed::Testbed;
 
 use super::Args;
@@ -122,10 +122,7 @@ fn over_all_links(
 }
 
 fn times(one: Option<f64>, other: Option<f64>) -> String {
-    one.zip(other).map_or_else(
-        || "-".to_owned(),
-        |(one, other)| format!("{:.2}x", one / other),
-    )
+    table::number(one.zip(other).map(|(one, other)| one / other), 2, "x")
 }
 
 /// The median of a number that was measured in rounds.

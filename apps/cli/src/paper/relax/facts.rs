@@ -1,6 +1,7 @@
 //! The numbers of RELAX, and what of ours stands beside each.
 
 use tsumuji_bench::plot::Line;
+use tsumuji_bench::table::{cell, number};
 
 use super::super::Statement;
 use super::super::figure::Figure;
@@ -75,10 +76,6 @@ fn best(swept: &Swept) -> Option<(u64, f64)> {
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn told(number: Option<f64>, unit: &str) -> String {
-    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.3}{unit}"))
-}
-
 fn elements(all: &[Swept], best_of_paper: &'static str, ratio: &'static str) -> Vec<Statement> {
     let of = |swept: &Swept| {
         let best = best(swept);
@@ -87,15 +84,12 @@ fn elements(all: &[Swept], best_of_paper: &'static str, ratio: &'static str) -> 
             (
                 format!("{}: best elements a datagram", swept.way),
                 best_of_paper,
-                best.map_or_else(
-                    || "-".to_owned(),
-                    |(value, seconds)| format!("{value}: {seconds:.4} s"),
-                ),
+                cell(best, |(value, seconds)| format!("{value}: {seconds:.4} s")),
             ),
             (
                 format!("{}: 1 element over the best", swept.way),
                 ratio,
-                told(over, "x"),
+                number(over, 3, "x"),
             ),
         ]
     };
@@ -127,10 +121,9 @@ fn links(all: &[Swept]) -> Vec<Statement> {
         ["-10.5 %", "-37.5 %"]
     };
     let less = |of: Option<f64>, than: Option<f64>| {
-        of.zip(than).map_or_else(
-            || "-".to_owned(),
-            |(of, than)| format!("{:+.1} %", 100.0 * (of / than - 1.0)),
-        )
+        cell(of.zip(than), |(of, than)| {
+            format!("{:+.1} %", 100.0 * (of / than - 1.0))
+        })
     };
     let mut list = Vec::new();
     for other in all.iter().filter(|swept| !is_udp(swept)) {
@@ -159,7 +152,7 @@ fn slopes(all: &[Swept], paper: &[&'static str]) -> Vec<Statement> {
         (
             format!("{}: slope of log time over log workers", swept.way),
             paper.copied().unwrap_or("-"),
-            told(slope(&up_to(swept, PAPER_MACHINES)), ""),
+            number(slope(&up_to(swept, PAPER_MACHINES)), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -181,14 +174,12 @@ pub(super) fn hosts(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
         let tried = swept.cells.iter().filter(|cell| cell.missing.is_none());
         let most = tried.map(|cell| cell.value).max();
-        let told = best(swept).zip(most).map_or_else(
-            || "-".to_owned(),
-            |((hosts, _), most)| format!("{hosts} of {most}"),
-        );
         (
             format!("{}: hosts until the time rises", swept.way),
             "-",
-            told,
+            cell(best(swept).zip(most), |((hosts, _), most)| {
+                format!("{hosts} of {most}")
+            }),
         )
     };
     all.iter().map(of).collect()
@@ -203,7 +194,7 @@ fn speed_ups(all: &[Swept]) -> Vec<Statement> {
             (
                 format!("{}: speed-up of {workers} workers", swept.way),
                 paper,
-                told(times, "x"),
+                number(times, 3, "x"),
             )
         })
     };
@@ -219,7 +210,7 @@ fn rates(all: &[Swept]) -> Vec<Statement> {
         };
         let cells = swept.cells.iter().zip(paper);
         let told = cells.map(|(cell, paper)| {
-            let rate = told(cell.mean_megabits(), " Mbit/s");
+            let rate = number(cell.mean_megabits(), 3, " Mbit/s");
             (
                 format!("{}: {} elements, on the wire", swept.way, cell.value),
                 paper,
@@ -245,7 +236,7 @@ fn laps(all: &[Swept]) -> Vec<Statement> {
                 cell.map_or(0, |cell| cell.value)
             ),
             paper,
-            told(cell.and_then(Cell::mean_laps), ""),
+            number(cell.and_then(Cell::mean_laps), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -277,7 +268,7 @@ fn sizes(all: &[Swept], paper: [&'static str; 5]) -> Vec<Statement> {
             (
                 format!("{} rows (the paper's are 10000 to 50000)", cell.value),
                 paper,
-                told(cell.mean_seconds(), " s"),
+                number(cell.mean_seconds(), 3, " s"),
             )
         })
         .collect()
@@ -288,7 +279,7 @@ fn growth(all: &[Swept]) -> Vec<Statement> {
         (
             format!("{}: log-log slope over rows", swept.way),
             "straight; work: 2",
-            told(slope(swept), ""),
+            number(slope(swept), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -306,7 +297,7 @@ fn threads(all: &[Swept]) -> Vec<Statement> {
         (
             format!("threads against {}, {rows} rows", swept.way),
             "+32.6 % (DPDK)",
-            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:+.1} %")),
+            cell(ratio, |ratio| format!("{ratio:+.1} %")),
         )
     };
     all.iter()

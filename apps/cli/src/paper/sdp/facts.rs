@@ -2,6 +2,7 @@
 
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::streams::{Part, Path, Row};
+use tsumuji_bench::table::{cell, number};
 
 use super::super::Statement;
 use super::super::figure::Figure;
@@ -70,13 +71,6 @@ pub(super) fn lines(figure: Figure) -> Vec<Line> {
     }
 }
 
-fn told(number: Option<f64>, digits: usize, unit: &str) -> String {
-    number.map_or_else(
-        || "-".to_owned(),
-        |number| format!("{number:.digits$}{unit}"),
-    )
-}
-
 /// The least and the most of `values`.
 fn span(values: impl Iterator<Item = f64>, digits: usize, unit: &str) -> String {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
@@ -137,7 +131,7 @@ impl Found<'_> {
         let one = |((name, path), paper): (&(&str, Path), &'static str)| {
             let us = row.and_then(|row| row.median(*path, LATENCY));
             let what = format!("1 B: {name}, {}", path.name());
-            (what, paper, told(us, 2, " us"))
+            (what, paper, number(us, 2, " us"))
         };
         THREE.iter().zip(paper).map(one).collect()
     }
@@ -164,7 +158,7 @@ impl Found<'_> {
         let one = |((name, path), paper): (&(&str, Path), &'static str)| {
             let rate = row.and_then(|row| row.median(*path, THROUGHPUT));
             let what = format!("64 KiB: {name}, {}", path.name());
-            (what, paper, told(rate, 0, " Mbit/s"))
+            (what, paper, number(rate, 0, " Mbit/s"))
         };
         let mut list: Vec<Statement> = THREE.iter().zip(paper).map(one).collect();
         for other in [Path::Tcp, Path::TcpNs] {
@@ -204,7 +198,7 @@ impl Found<'_> {
             (
                 "64 KiB: Ethernet, tcp-ns".to_owned(),
                 "about 4 %",
-                told(last, 1, " %"),
+                number(last, 1, " %"),
             ),
         ]
     }
@@ -219,10 +213,7 @@ impl Found<'_> {
             (
                 format!("1 B, 64 KiB: {name}, {}", path.name()),
                 paper,
-                both.map_or_else(
-                    || "-".to_owned(),
-                    |(first, last)| format!("{first:.1}, {last:.1} %"),
-                ),
+                cell(both, |(first, last)| format!("{first:.1}, {last:.1} %")),
             )
         };
         THREE.iter().zip(paper).map(one).collect()
@@ -238,8 +229,8 @@ impl Found<'_> {
                 "steep from 8 KB",
                 format!(
                     "{}, {}",
-                    told(grown(super::SMALL), 1, "x"),
-                    told(grown(super::MEDIUM), 1, "x")
+                    number(grown(super::SMALL), 1, "x"),
+                    number(grown(super::MEDIUM), 1, "x")
                 ),
             )
         };
@@ -280,24 +271,24 @@ impl Found<'_> {
             (
                 format!("64 KiB, {at} clients: shm"),
                 "7853 Mbit/s (or 7653)",
-                told(of_last(THROUGHPUT, Path::Carried), 0, " Mbit/s"),
+                number(of_last(THROUGHPUT, Path::Carried), 0, " Mbit/s"),
             ),
             (
                 "the same over tcp-ns".to_owned(),
                 "7.8x",
-                told(over(Path::TcpNs), 2, "x"),
+                number(over(Path::TcpNs), 2, "x"),
             ),
             (
                 "the same over tcp".to_owned(),
                 "2.6x",
-                told(over(Path::Tcp), 2, "x"),
+                number(over(Path::Tcp), 2, "x"),
             ),
         ];
         for ((name, path), paper) in THREE.iter().zip(["-", "-", "lowest"]) {
             list.push((
                 format!("server then: {name}, {}", path.name()),
                 paper,
-                told(of_last(|one| one.server_cpu, *path), 1, " %"),
+                number(of_last(|one| one.server_cpu, *path), 1, " %"),
             ));
         }
         list
@@ -309,7 +300,7 @@ impl Found<'_> {
         (
             format!("most of all clients together: {}", path.name()),
             paper,
-            told(rates.reduce(f64::max), 0, " Mbit/s"),
+            number(rates.reduce(f64::max), 0, " Mbit/s"),
         )
     }
 }
@@ -326,6 +317,6 @@ fn latency_ratio(row: &Row, paper: &'static str, of: Path, over: Path) -> Statem
     (
         format!("{clients}: latency of {} over {}", of.name(), over.name()),
         paper,
-        told(ratio(row, LATENCY, of, over), 2, "x"),
+        number(ratio(row, LATENCY, of, over), 2, "x"),
     )
 }
