@@ -23,7 +23,7 @@ use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
-use tsumuji_bench::table::aligned;
+use tsumuji_bench::table::{aligned, cell};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Rate;
 
@@ -34,7 +34,7 @@ use crate::output::{self, Files};
 use crate::talk::Talk;
 use crate::{DONE, Outcome};
 use columns::Column;
-use figure::Figure;
+use figure::{Figure, figure};
 
 /// The paper's network.
 const CABLE: &str = "100mbit";
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     given: Given,
     /// Which
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present = "list", value_parser = figure())]
     figure: Option<Figure>,
     /// Say which there are
     #[arg(long, conflicts_with_all = ["figure", "nodes", "rows", "largest", "iterations", "rounds", "quick", "csv", "plot", "simulate"])]
@@ -184,36 +184,29 @@ struct Shown {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Outcome {
     let Some(figure) = args.figure else {
-        let list = Figure::all().iter();
+        let list = Figure::all().into_iter();
         if args.json {
-            let one = |figure: &Figure| json!({ "name": figure.name(), "title": figure.title() });
+            let one = |figure: Figure| json!({ "name": figure.name(), "title": figure.title() });
             let figures: Vec<_> = list.map(one).collect();
             output::print_json(&json!({ "figures": figures }));
         } else {
-            let line = |figure: &Figure| format!("{:<15}  {}\n", figure.name(), figure.title());
+            let line = |figure: Figure| format!("{:<15}  {}\n", figure.name(), figure.title());
             output::print_text(&list.map(line).collect::<String>());
         }
         return Ok(DONE);
     };
     ensure!(
-        args.simulate.is_none() || figure.name().starts_with("relax"),
+        args.simulate.is_none() || figure.paper() == "relax",
         "--simulate: {} has nothing that is simulated",
         figure.name()
     );
-    if figure == Figure::SuciDv {
-        return dv::run(figure, args);
-    }
-    if figure.is_of_l2rtc() {
-        return l2rtc::run(figure, args);
-    }
-    if figure.name().starts_with("relax") {
-        return relax::run(figure, args);
-    }
-    if figure.name().starts_with("sdp") {
-        return sdp::run(figure, args);
-    }
-    if figure.name().starts_with("mech") {
-        return mech::run(figure, args);
+    match (figure.paper(), figure.name()) {
+        (_, "suci-dv") => return dv::run(figure, args),
+        ("l2rtc", _) => return l2rtc::run(figure, args),
+        ("relax", _) => return relax::run(figure, args),
+        ("sdp", _) => return sdp::run(figure, args),
+        ("mech", _) => return mech::run(figure, args),
+        _ => {}
     }
     ensure!(
         args.link() != LinkSpec::Shm,
@@ -224,7 +217,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         "{} takes no --rows, and --nodes from 2 on",
         figure.name()
     );
-    let is_pair = matches!(figure, Figure::SuciFig6 | Figure::SuciFig7);
+    let is_pair = matches!(figure.name(), "suci-fig6" | "suci-fig7");
     ensure!(
         args.nodes.is_empty() || !is_pair,
         "--nodes: {} is between two nodes; suci-fig8 and suci-fig9 take a number of nodes",
@@ -408,21 +401,13 @@ fn peak(comparison: &Comparison, who: usize) -> Option<(usize, f64)> {
         .max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn told(peak: Option<(usize, f64)>) -> String {
-    peak.map_or_else(
-        || "-".to_owned(),
-        |(size, rate)| format!("{rate:.2} MB/s at {}", size_name(size)),
-    )
-}
-
 /// The part of the best throughput that is reached at the largest message.
 fn kept(comparison: &Comparison, who: usize) -> String {
     let best = peak(comparison, who).map(|(_, rate)| rate);
     let last = comparison.results.last().and_then(|row| rate_of(row, who));
-    best.zip(last).map_or_else(
-        || "-".to_owned(),
-        |(best, last)| format!("{last:.2} MB/s, {:.0} % of the best", last / best * 100.0),
-    )
+    cell(best.zip(last), |(best, last)| {
+        format!("{last:.2} MB/s, {:.0} % of the best", last / best * 100.0)
+    })
 }
 
 /// Throughput at one size, as a share of the best at a smaller or equal one.
@@ -433,17 +418,11 @@ fn at(comparison: &Comparison, who: usize, size: usize) -> String {
             .filter_map(|row| rate_of(row, who))
             .reduce(f64::max)
     };
-    rates(&|other| other == size)
-        .zip(rates(&|other| other <= size))
-        .map_or_else(
-            || "-".to_owned(),
-            |(rate, best)| {
-                format!(
-                    "{rate:.2} MB/s, {:.0} % of the best up to it",
-                    rate / best * 100.0
-                )
-            },
-        )
+    let both = rates(&|other| other == size).zip(rates(&|other| other <= size));
+    cell(both, |(rate, best)| {
+        let part = rate / best * 100.0;
+        format!("{rate:.2} MB/s, {part:.0} % of the best up to it")
+    })
 }
 
 /// How many times better than MPICH, over these sizes, by the number that `of` returns.
@@ -456,10 +435,9 @@ fn times(
     let values: Vec<f64> = rows.map(of).filter(|value| value.is_finite()).collect();
     let least = values.iter().copied().reduce(f64::min);
     let most = values.iter().copied().reduce(f64::max);
-    least.zip(most).map_or_else(
-        || "-".to_owned(),
-        |(least, most)| format!("{least:.2}x to {most:.2}x"),
-    )
+    cell(least.zip(most), |(least, most)| {
+        format!("{least:.2}x to {most:.2}x")
+    })
 }
 
 /// The paper's statements on a figure, with the results.
@@ -503,10 +481,14 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             )
         }
     };
-    let peak_of = |who| told(peak(found, who));
+    let peak_of = |who| {
+        cell(peak(found, who), |(size, rate)| {
+            format!("{rate:.2} MB/s at {}", size_name(size))
+        })
+    };
     let kept_of = |who| kept(found, who);
-    match figure {
-        Figure::SuciFig6 => vec![
+    match figure.name() {
+        "suci-fig6" => vec![
             beside(
                 "up to 1 KiB",
                 ["about 2x MPICH, 1.5x MPICH-SCore", "1x"],
@@ -520,7 +502,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             beside("up to 30 KB", ["ahead of both", "1x"], &times_to(30_000)),
             beside("512 KiB", ["declining past 64 KiB", "-"], &kept_of),
         ],
-        Figure::SuciFig7 => vec![
+        "suci-fig7" => vec![
             beside(
                 "best throughput",
                 ["about 10 MB/s (MPICH-SCore too)", "about 7.5 MB/s"],
@@ -533,7 +515,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
             ),
             beside("512 KiB", ["declining past 64 KiB", "-"], &kept_of),
         ],
-        Figure::SuciFig8 => vec![
+        "suci-fig8" => vec![
             beside(
                 "up to 1 KiB",
                 ["slower start than MPICH (slow write)", "1x"],
@@ -545,7 +527,7 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
                 &peak_of,
             ),
         ],
-        Figure::SuciFig9 => vec![
+        "suci-fig9" => vec![
             beside(
                 "best throughput of a node",
                 [
@@ -614,7 +596,7 @@ mod tests {
     fn statements_have_both_sides() {
         // The other papers' have their own.
         let of_suci = |figure: &Figure| figure.name().starts_with("suci-fig");
-        for figure in Figure::all().iter().copied().filter(of_suci) {
+        for figure in Figure::all().into_iter().filter(of_suci) {
             let all = statements(figure, &found(figure));
             assert!(all.len() >= 2, "{}", figure.name());
             let text = table(&all);
@@ -639,7 +621,7 @@ mod tests {
     /// The lines of a plot are throughputs of one node: those of a broadcast are not added up.
     #[test]
     fn lines_are_of_one_node() {
-        let lines = lines(&found(Figure::SuciFig9));
+        let lines = lines(&found(Figure::of("suci-fig9")));
         assert_eq!(lines.len(), 7);
         let (size, rate) = lines[0].points[2];
         assert!((rate - size / 0.01 / 1e6).abs() < 1e-9);

@@ -12,6 +12,7 @@ mod planned;
 mod show;
 mod swept;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,15 +20,14 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
 use tsumuji_node::Executor;
-use tsumuji_solve::distributed::{Input, Shares, SolveConfig, Start};
+use tsumuji_solve::distributed::{Shares, SolveConfig, Start};
 use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
-use tsumuji_solve::method::between::Known;
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system_watched, read_vector, write_vector};
-use tsumuji_solve::system::{Generate, Order, Solution, System};
+use tsumuji_solve::system::{Generate, Generated, Order, Solution, Source};
 use tsumuji_testbed::Rate;
 
 use crate::given::Given;
@@ -212,77 +212,6 @@ impl ModeName {
     }
 }
 
-/// The system to solve: in memory, or made by each worker for itself.
-enum Source {
-    System(System),
-    Recipe(Generate),
-}
-
-impl Source {
-    fn rows(&self) -> usize {
-        match self {
-            Self::System(system) => system.n(),
-            Self::Recipe(what) => what.n(),
-        }
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Self::System(system) => system.name.clone(),
-            Self::Recipe(what) => what.to_string(),
-        }
-    }
-
-    /// Whether workers read few elements of each other in the present order.
-    fn is_near(&self, workers: usize) -> bool {
-        match self {
-            Self::System(system) => Order::is_near(&system.matrix, workers),
-            Self::Recipe(what) => Order::is_near_made(what, workers),
-        }
-    }
-
-    fn known(&self) -> Known<'_> {
-        match self {
-            Self::System(system) => Known::Matrix(&system.matrix),
-            Self::Recipe(what) => Known::Generated(what),
-        }
-    }
-
-    fn outlook(&self, args: &Args) -> Outlook {
-        match self {
-            Self::System(system) => Outlook::of_system(system, args.omega, args.tol),
-            Self::Recipe(what) => Outlook::of_generated(what, args.omega, args.tol),
-        }
-    }
-
-    /// The system in an order that puts strongly coupled unknowns on one worker, if there is a better one. A generated system is then made here.
-    fn ordered(self, workers: usize, args: &Args) -> (Self, Option<Order>) {
-        let made;
-        let system = match &self {
-            Self::System(system) => Some(system),
-            Self::Recipe(what) => {
-                made = made_to_order(what, workers, args);
-                made.as_ref()
-            }
-        };
-        let order = system.and_then(|system| Order::for_workers(&system.matrix, workers));
-        let ordered = system
-            .zip(order)
-            .map(|(system, order)| (order.apply(system), order));
-        match ordered {
-            Some((system, order)) => (Self::System(system), Some(order)),
-            None => (self, None),
-        }
-    }
-
-    fn input(&self) -> Input<'_> {
-        match self {
-            Self::System(system) => Input::System(system),
-            Self::Recipe(what) => Input::Generate(what),
-        }
-    }
-}
-
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     let netlist = circuit::netlist_of(&args);
@@ -313,7 +242,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let loaded = load(&args, how, &bar);
     bar.finish();
     let (source, mut notes) = loaded?;
-    let Settled { how, krylov, why } = how.settle(source.known(), args.preconditioner)?;
+    let Settled { how, krylov, why } = how.settle(&source, args.preconditioner)?;
     notes.extend(why);
     let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
     let with_messages = how.mode.uses_messages();
@@ -329,7 +258,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         ..Run::default()
     };
     if let (Method::Auto, Some(_), Some(link)) = (args.method, krylov, &run.link) {
-        notes.extend(planned::alone(&args, link, source.known(), workers));
+        notes.extend(planned::alone(&args, link, &source, workers));
     }
     let by = if how.is_relaxation() {
         format!("{} by {workers}", run.mode)
@@ -364,7 +293,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         None => None,
     };
     if how.is_relaxation() {
-        let outlook = source.outlook(&args);
+        let outlook = Outlook::of(&source, args.omega, args.tol);
         if plan.is_none() {
             eprintln!("outlook: {outlook}");
         }
@@ -373,10 +302,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     // From here on there is something to report; before, an interrupt just ends the program.
     let interrupt = Interrupt::listen()?;
     // Another judge must find the order that workers have, whatever its method.
-    let is_near = krylov.is_some() && args.team.id.is_none() && source.is_near(workers);
+    let is_near = krylov.is_some() && args.team.id.is_none() && Order::is_near(&source, workers);
     let (source, order) = if (with_messages || how.is_relaxation()) && !is_near {
         bar.prepare("ordering the rows", 0.0);
-        source.ordered(workers, &args)
+        ordered(source, workers, &args)
     } else {
         (source, None)
     };
@@ -394,14 +323,6 @@ pub(crate) fn run(args: Args) -> Outcome {
     let stop = || interrupt.is_set();
     let (mut outcome, traffic) = match (how.mode, source) {
         (_, source) if !with_messages && !how.is_relaxation() => {
-            let source = match source {
-                Source::System(system) => method::Source::System(system),
-                Source::Recipe(what) => method::Source::Generate {
-                    what,
-                    seed: args.seed,
-                    solution: args.solution().unwrap_or_default(),
-                },
-            };
             let threads = match how.mode {
                 ModeName::Single => Some(1),
                 _ => args.workers,
@@ -455,7 +376,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             distributed::solve(
                 &args,
                 (cluster.as_ref(), security),
-                (workers, source.input()),
+                (workers, &source),
                 &config,
                 &mut progress,
                 kept,
@@ -553,14 +474,27 @@ fn check(args: &Args) -> anyhow::Result<()> {
 /// Most memory of a generated system that is made by the judge, to be ordered.
 const ORDERED_BYTES_MOST: u128 = 256 << 20;
 
-/// A generated system in memory, where an order may be found for it. Another judge must find what workers have made themselves, whatever its method.
-fn made_to_order(what: &Generate, workers: usize, args: &Args) -> Option<System> {
-    let pays = workers > 1 && !what.is_dense() && what.memory_bytes() <= ORDERED_BYTES_MOST;
-    if !pays || args.team.id.is_some() {
-        return None;
+/// The system in an order that puts strongly coupled unknowns on one worker, if there is a better one. A generated system is made here for that, where it
+/// pays; but another judge must find what workers have made themselves, whatever its method.
+fn ordered(source: Source, workers: usize, args: &Args) -> (Source, Option<Order>) {
+    let system = match &source {
+        Source::System(system) => Some(Cow::Borrowed(system)),
+        Source::Generated(made) => {
+            let pays = workers > 1
+                && !source.is_dense()
+                && made.what.memory_bytes() <= ORDERED_BYTES_MOST
+                && args.team.id.is_none();
+            pays.then(|| made.system().ok()).flatten().map(Cow::Owned)
+        }
+    };
+    let ordered = system.and_then(|system| {
+        let order = Order::for_workers(&system.matrix, workers)?;
+        Some((order.apply(&system).into(), order))
+    });
+    match ordered {
+        Some((ordered, order)) => (ordered, Some(order)),
+        None => (source, None),
     }
-    let solution = args.solution().unwrap_or_default();
-    what.system_for(args.seed, solution).ok()
 }
 
 fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>)> {
@@ -575,14 +509,13 @@ fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>
             }
             Ok((Source::System(system), notes))
         }
-        (None, Some(what)) if how.mode.uses_messages() || !how.is_relaxation() => {
-            what.check_memory()?;
-            Ok((Source::Recipe(*what), Vec::new()))
-        }
         (None, Some(what)) => {
-            let solution = solution.unwrap_or_default();
-            let system = what.system_for(args.seed, solution)?;
-            Ok((Source::System(system), Vec::new()))
+            let made = Generated::new(*what, args.seed, solution.unwrap_or_default());
+            if how.is_relaxation() && !how.mode.uses_messages() {
+                return Ok((made.system()?.into(), Vec::new()));
+            }
+            what.check_memory()?;
+            Ok((Source::Generated(made), Vec::new()))
         }
         (None, None) => unreachable!("refused by `check`"),
     }

@@ -12,7 +12,7 @@ use crate::ops::{Job, Op, Sample};
 use crate::plot::Line;
 use crate::stats::{Rounds, size_name};
 use crate::stop;
-use crate::table::quoted;
+use crate::table::{self, quoted};
 use crate::versus::{Better, median_ratio};
 
 /// A library or link that is measured.
@@ -377,7 +377,7 @@ fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
                     }
                     Better::Less => numbers.bytes_per_second / 1e6,
                 };
-                let per_kb = numbers.cpu_us_per_kb.map_or_else(|| "-".to_owned(), number);
+                let per_kb = table::cell(numbers.cpu_us_per_kb, number);
                 let _ = write!(
                     text,
                     "{:>8} {:>4} {:>8} {:>6} {per_kb:>7}",

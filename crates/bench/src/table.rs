@@ -23,6 +23,22 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
+/// A line for each name, with its text.
+pub fn report(rows: &[(&str, String)]) -> String {
+    let line = |(name, text): &(&str, String)| format!("{name:<10}{text}\n");
+    rows.iter().map(line).collect()
+}
+
+/// A cell, `-` if there is nothing to tell.
+pub fn cell<T>(value: Option<T>, told: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), told)
+}
+
+/// A cell with a number of so many decimals.
+pub fn number(value: Option<f64>, decimals: usize, unit: &str) -> String {
+    cell(value, |value| format!("{value:.decimals$}{unit}"))
+}
+
 /// A field of CSV, quoted if needed.
 pub fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {

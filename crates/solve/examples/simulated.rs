@@ -16,10 +16,10 @@ mod clusters;
 
 use tsumuji_board::Elements;
 use tsumuji_sim::Seed;
+use tsumuji_solve::distributed::SolveConfig;
 use tsumuji_solve::distributed::simulated::machines::{Machines, entry_ps, handover_ns};
-use tsumuji_solve::distributed::{Input, SolveConfig};
 use tsumuji_solve::local::Inner;
-use tsumuji_solve::system::Solution;
+use tsumuji_solve::system::{Generated, Solution, Source};
 
 /// Rows of a step where what an entry takes is measured.
 const STEP_ROWS: usize = 64;
@@ -32,12 +32,18 @@ fn measured(case: &Machines) -> (f64, f64) {
         inner: Inner::Sweep,
         elements: case.elements,
         combines: false,
-        seed: case.seed,
         ..SolveConfig::default()
     };
-    let input = Input::Generate(&case.system);
+    let made = Generated::new(case.system, case.seed, Solution::Ones);
     let workers = case.workers as u16;
-    let outcome = clusters::solve(clusters::Over::Udp, workers, 0.0, input, &config).outcome;
+    let outcome = clusters::solve(
+        clusters::Over::Udp,
+        workers,
+        0.0,
+        &Source::Generated(made),
+        &config,
+    )
+    .outcome;
     assert!(outcome.converged, "{}", outcome.reason);
     let laps: u64 = outcome.laps.iter().sum();
     let seconds = outcome.seconds.iterate + outcome.seconds.verify;

@@ -10,7 +10,7 @@
 
 use serde::Serialize;
 
-use crate::system::{Generate, Matrix, System};
+use crate::system::{Generate, Matrix, Source, System};
 
 /// Most steps of the power method: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
 const POWER_STEPS: usize = 30;
@@ -64,6 +64,14 @@ impl std::fmt::Display for Outlook {
 }
 
 impl Outlook {
+    /// The outlook of a system. `omega` and `tolerance` as for the run.
+    pub fn of(source: &Source, omega: f64, tolerance: f64) -> Self {
+        match source {
+            Source::System(system) => Self::of_system(system, omega, tolerance),
+            Source::Generated(made) => Self::of_generated(&made.what, omega, tolerance),
+        }
+    }
+
     /// The outlook of a system in memory.
     pub fn of_system(system: &System, omega: f64, tolerance: f64) -> Self {
         let mut outlook = Self::of_matrix(&system.matrix, omega, tolerance);
@@ -117,7 +125,7 @@ impl Outlook {
     }
 
     /// The outlook of a system that each worker generates, known from its kind.
-    pub fn of_generated(what: &Generate, omega: f64, tolerance: f64) -> Self {
+    fn of_generated(what: &Generate, omega: f64, tolerance: f64) -> Self {
         if omega > 1.0 {
             return Self::over_relaxed(omega);
         }
@@ -349,17 +357,10 @@ mod tests {
     #[test]
     fn generated_systems_agree_with_a_look() {
         for text in ["dense:50", "poisson2d:9", "poisson3d:5", "circuit:200"] {
-            let what: Generate = text.parse().unwrap();
-            let system = what.system(3).unwrap();
-            let (known, seen) = (
-                Outlook::of_generated(&what, 1.0, 1e-10),
-                look(&system.matrix),
-            );
-            assert_eq!(
-                (known.verdict, seen.verdict),
-                (Verdict::Assured, Verdict::Assured),
-                "{text}"
-            );
+            for source in &Source::both(text) {
+                let outlook = Outlook::of(source, 1.0, 1e-10);
+                assert_eq!(outlook.verdict, Verdict::Assured, "{text}");
+            }
         }
     }
 }

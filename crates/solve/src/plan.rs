@@ -8,10 +8,10 @@
 
 use crate::krylov::{self, End, Kind, Patience};
 use crate::local::{Inner, Limits, Relaxation, direct, single};
-use crate::method::between::{self, Known};
+use crate::method::between;
 use crate::outlook::{Outlook, is_symmetric};
 use crate::report::Progress;
-use crate::system::{Matrix, RowBlock, System, partition};
+use crate::system::{Matrix, RowBlock, Source, System, partition};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -152,7 +152,7 @@ struct Tried {
 }
 
 fn krylov_trial(system: &System, limits: Limits) -> Tried {
-    let (krylov, _) = between::choose(Known::Matrix(&system.matrix));
+    let (krylov, _) = between::suited_to(&system.matrix);
     let tried = limits_of_trial(limits);
     let began = Instant::now();
     let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
@@ -318,19 +318,23 @@ const ALONE_GAIN: f64 = 0.7;
 
 /// Why one process is expected to iterate faster than `workers` over `link`, which loses this part of its frames. Computed, without a trial.
 pub fn alone_is_faster(
-    known: Known<'_>,
+    source: &Source,
     workers: usize,
     link: &LinkModel,
     loss: f64,
 ) -> Option<String> {
-    let (bytes, n, is_dense) = match known {
-        Known::Matrix(matrix) => (matrix.bytes() as f64, matrix.n(), matrix.is_dense()),
-        Known::Generated(what) => (what.memory_bytes() as f64, what.n(), what.is_dense()),
+    let bytes = match source {
+        Source::System(system) => system.matrix.bytes() as f64,
+        Source::Generated(made) => made.what.memory_bytes() as f64,
     };
     // Sparse rows are read by a product and by a preconditioner. How many of their elements others read is not known yet: as at the edge of a grid.
-    let (passes, reads) = if is_dense { (1.0, n) } else { (2.0, n.isqrt()) };
+    let n = source.rows();
+    let (passes, reads) = match source.is_dense() {
+        true => (1.0, n),
+        false => (2.0, n.isqrt()),
+    };
     let alone = passes * bytes / BYTES_A_SECOND;
-    let (krylov, _) = between::choose(known);
+    let (krylov, _) = between::choose(source);
     let sums = sums_a_step(krylov.kind) * (workers as f64).log2().ceil();
     let exchange = arrival(8.0 * reads as f64, link)
         + sums * (link.latency + link.frame)
@@ -372,7 +376,7 @@ fn relaxation_time(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::{Generate, Solution};
+    use crate::system::{Generate, Generated, Solution};
 
     fn gigabit() -> LinkModel {
         LinkModel {
@@ -445,8 +449,8 @@ mod tests {
     #[test]
     fn one_process_is_named_where_it_is_faster() {
         let faster = |text: &str, workers, loss| {
-            let what = text.parse::<Generate>().unwrap();
-            alone_is_faster(Known::Generated(&what), workers, &gigabit(), loss)
+            let made = Generated::new(text.parse().unwrap(), 1, Solution::Ones);
+            alone_is_faster(&Source::Generated(made), workers, &gigabit(), loss)
         };
         let why = faster("poisson2d:30", 2, 0.0).unwrap();
         assert!(why.contains("by 2 workers over udp"), "{why}");

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tsumuji_board::Elements;
 use tsumuji_node::{Endpoint, Executor, Options};
 use tsumuji_solve::distributed::{
-    Input, Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
+    Krylov, Mode, Shares, SolveConfig, SolveError, Solved, Start, Watch, WorkerError, run,
 };
 use tsumuji_solve::krylov::{Kind, Preconditioning};
 use tsumuji_solve::local::Inner;
 use tsumuji_solve::report::{Progress, Reason};
-use tsumuji_solve::system::{Csr, Dense, Generate, Matrix, System};
+use tsumuji_solve::system::{Csr, Dense, Generate, Generated, Matrix, Solution, Source, System};
 
 mod clusters;
 
@@ -81,7 +81,7 @@ fn systems_are_solved_over_both_links_under_loss() {
             for loss in [0.0, 0.2] {
                 for mode in [Mode::Async, Mode::Sync] {
                     let config = SolveConfig { mode, ..config() };
-                    let solved = solve(over, 3, loss, Input::System(&system), &config);
+                    let solved = solve(over, 3, loss, &system.clone().into(), &config);
                     let name = format!("{what} {over:?} {loss} {mode:?}");
                     check(&solved, &system, 3, &name);
                     assert_eq!(
@@ -122,7 +122,7 @@ fn krylov_methods_run_between_workers() {
             for loss in [0.0, 0.2] {
                 for workers in [1, 3] {
                     let config = SolveConfig { mode, ..config() };
-                    let solved = solve(over, workers, loss, Input::System(&system), &config);
+                    let solved = solve(over, workers, loss, &system.clone().into(), &config);
                     let name = format!("{what} {over:?} {loss} {workers} {mode:?}");
                     check(&solved, &system, workers.into(), &name);
                     let laps = &solved.outcome.laps;
@@ -168,7 +168,7 @@ fn matched_systems_keep_their_x() {
                 x,
                 ..Start::default()
             };
-            let solved = run(&mut judge, Input::System(&system), &config, start, watch).unwrap();
+            let solved = run(&mut judge, &system.clone().into(), &config, start, watch).unwrap();
             team.into_iter()
                 .for_each(|one| one.join().unwrap().unwrap());
             let outcome = &solved.outcome;
@@ -203,7 +203,7 @@ fn another_method_follows_one_that_fails() {
             may_change,
             ..config()
         };
-        let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        let solved = solve(Over::Shm, 2, 0.0, &system.clone().into(), &config);
         let outcome = &solved.outcome;
         assert_eq!(outcome.converged, may_change, "{outcome:?}");
         if may_change {
@@ -242,7 +242,7 @@ fn any_thread_may_compute() {
                         executor,
                         ..config()
                     };
-                    let solved = solve(over, 2, loss, Input::System(&system), &config);
+                    let solved = solve(over, 2, loss, &system.clone().into(), &config);
                     let name = format!("{what} {over:?} {loss} {mode:?} {executor}");
                     check(&solved, &system, 2, &name);
                     for worker in &solved.workers {
@@ -288,7 +288,7 @@ fn workers_have_threads() {
                     threads,
                     ..base.clone()
                 };
-                let solved = solve(over, 2, loss, Input::System(&system), &config);
+                let solved = solve(over, 2, loss, &system.clone().into(), &config);
                 check(&solved, &system, 2, &format!("{what} {over:?} {config:?}"));
                 let fewer = solved
                     .outcome
@@ -310,7 +310,7 @@ fn workers_have_threads() {
 /// The last known x reaches the judge while workers iterate, whichever thread computes.
 #[test]
 fn snapshots_come_from_any_thread() {
-    let generate: Generate = "poisson2d:150".parse().unwrap();
+    let made = Generated::new("poisson2d:150".parse().unwrap(), 1, Solution::Ones);
     for executor in [Executor::RunToCompletion, Executor::Pipeline] {
         let config = SolveConfig {
             executor,
@@ -336,8 +336,8 @@ fn snapshots_come_from_any_thread() {
             stop: &|| known.get() == 2,
             checkpoint: Some((Duration::from_millis(20), &mut save)),
         };
-        let input = Input::Generate(&generate);
-        let solved = run(&mut judge, input, &config, Start::default(), watch).unwrap();
+        let source = Source::Generated(made);
+        let solved = run(&mut judge, &source, &config, Start::default(), watch).unwrap();
         assert_eq!(solved.outcome.reason, Reason::Interrupted, "{executor}");
         for worker in team {
             worker.join().unwrap().unwrap();
@@ -349,15 +349,14 @@ fn snapshots_come_from_any_thread() {
 #[test]
 fn workers_make_their_own_rows() {
     for what in ["dense:200", "circuit:500"] {
-        let generate: Generate = what.parse().unwrap();
+        let made = Generated::new(what.parse().unwrap(), 5, Solution::Ones);
         let config = SolveConfig {
-            seed: 5,
             mode: Mode::Sync,
             ..config()
         };
-        let made = solve(Over::Shm, 2, 0.0, Input::Generate(&generate), &config);
-        let system = generate.system(5).unwrap();
-        check(&made, &system, 2, what);
+        let solved = solve(Over::Shm, 2, 0.0, &Source::Generated(made), &config);
+        let system = made.system().unwrap();
+        check(&solved, &system, 2, what);
     }
 }
 
@@ -366,13 +365,13 @@ fn workers_make_their_own_rows() {
 fn extreme_numbers_of_workers() {
     let system = "dense:6".parse::<Generate>().unwrap().system(1).unwrap();
     for workers in [1, 6] {
-        let solved = solve(Over::Shm, workers, 0.0, Input::System(&system), &config());
+        let solved = solve(Over::Shm, workers, 0.0, &system.clone().into(), &config());
         check(&solved, &system, workers.into(), "dense:6");
     }
     let mut judge = cluster(Over::Shm, 8, 0.0, &Options::default()).remove(0);
     let error = run(
         &mut judge,
-        Input::System(&system),
+        &system.clone().into(),
         &config(),
         Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
@@ -396,7 +395,7 @@ fn settings_do_not_change_the_answer() {
                 elements,
                 ..config()
             };
-            let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+            let solved = solve(Over::Shm, 2, 0.0, &system.clone().into(), &config);
             check(&solved, &system, 2, &format!("{inner:?} {elements:?}"));
         }
     }
@@ -417,7 +416,7 @@ fn laps_run_out_with_a_true_residual() {
             max_laps: 7,
             ..config()
         };
-        let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, &system.clone().into(), &config);
         assert_eq!(outcome.reason, Reason::MaxLaps { limit: 7 });
         assert!(!outcome.converged, "{:?}", outcome.laps);
         assert!(
@@ -444,7 +443,7 @@ fn divergence_is_explained() {
         .collect();
     let matrix = Matrix::Dense(Dense::new(n, values).unwrap());
     let system = System::new(matrix, None, "nothing dominates".into()).unwrap();
-    let Solved { outcome, .. } = solve(Over::Shm, 3, 0.0, Input::System(&system), &config());
+    let Solved { outcome, .. } = solve(Over::Shm, 3, 0.0, &system.clone().into(), &config());
     assert!(
         matches!(outcome.reason, Reason::Diverged { .. }),
         "{outcome:?}"
@@ -468,7 +467,7 @@ fn impossible_lu_is_reported_by_name() {
     };
     let error = run(
         &mut judge,
-        Input::System(&system),
+        &system.clone().into(),
         &config,
         Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
@@ -510,7 +509,7 @@ fn lost_workers_are_survived() {
         let lost = deserter(nodes.next().unwrap(), silent);
         let solved = run(
             &mut judge,
-            Input::System(&system),
+            &system.clone().into(),
             &config(),
             Start::default(),
             quiet(&mut Vec::new, &mut |_| ()),
@@ -533,7 +532,7 @@ fn lost_workers_are_survived() {
     let lost = deserter(nodes.next().unwrap(), false);
     let error = run(
         &mut judge,
-        Input::System(&system),
+        &system.clone().into(),
         &config(),
         Start::default(),
         quiet(&mut Vec::new, &mut |_| ()),
@@ -561,7 +560,7 @@ fn the_launchers_word_is_the_error() {
     };
     let error = run(
         &mut judge,
-        Input::System(&system),
+        &system.clone().into(),
         &config(),
         Start::default(),
         quiet(ended, &mut |_| ()),
@@ -607,13 +606,13 @@ fn runs_resume_where_others_ended() {
         let mut judge = nodes.next().unwrap();
         let team: Vec<_> = nodes.map(serve).collect();
         let (mut nobody, mut tell) = (Vec::new, |_: Progress| ());
-        let input = Input::System(&system);
+        let source = &system.clone().into();
         let watch = quiet(&mut nobody, &mut tell);
         let start = Start {
             x: start,
             ..Start::default()
         };
-        let solved = run(&mut judge, input, &config, start, watch).unwrap();
+        let solved = run(&mut judge, source, &config, start, watch).unwrap();
         team.into_iter()
             .for_each(|worker| worker.join().unwrap().unwrap());
         check(&solved, &system, 2, "resumed");
@@ -632,7 +631,7 @@ fn weights_share_the_rows() {
     let system = "dense:90".parse::<Generate>().unwrap().system(1).unwrap();
     for shares in [Shares::Weights(vec![1.0, 3.0]), Shares::Measured] {
         let config = SolveConfig { shares, ..config() };
-        let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        let solved = solve(Over::Shm, 2, 0.0, &system.clone().into(), &config);
         check(&solved, &system, 2, "weights");
     }
     for text in ["auto", "1,2.5"] {

@@ -9,6 +9,7 @@ use tsumuji_bench::exchange::{Kind, Measured, Plan};
 use tsumuji_bench::machine;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stats::size_name;
+use tsumuji_bench::table;
 
 use super::between::{Between, Pair};
 use super::compare;
@@ -115,8 +116,7 @@ fn headline(kind: Kind, measured: &Measured) -> f64 {
 fn describe(measured: &Measured) -> String {
     let mut text = String::new();
     let half = measured.half_rtt_us;
-    let per_kb =
-        |cost: Option<f64>| cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.3}"));
+    let per_kb = |cost: Option<f64>| table::number(cost, 3, "");
     let _ = writeln!(
         text,
         "{} over {}, {} x {}",

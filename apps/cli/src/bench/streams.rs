@@ -318,8 +318,7 @@ fn told(row: &Row, shape: Shape) -> String {
                 cost(median(|one| one.us_per_kb)),
                 cost(median(|one| one.machine_us_per_kb))
             ),
-            row.over_tcp(*path)
-                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+            table::number(row.over_tcp(*path), 2, ""),
         ]);
     }
     let by = match row.clients {

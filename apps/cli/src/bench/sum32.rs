@@ -219,7 +219,7 @@ fn rows_of(columns: &[Column]) -> Vec<Vec<String>> {
         rows.push(row(against.name(), &|column| {
             let mut all = column.verdicts.iter();
             let verdict = all.find(|verdict| verdict.against == against);
-            verdict.map_or_else(|| "-".to_owned(), Verdict::text)
+            table::cell(verdict, Verdict::text)
         }));
     }
     rows

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tsumuji_bench::plot::{self, PlotError};
+use tsumuji_bench::table::report;
 use tsumuji_learn::report::{Moment, Outcome, Reason};
 use tsumuji_learn::{Model, Score};
 
@@ -152,9 +153,7 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
     if let Some(path) = &run.written {
         rows.push(("written", path.clone()));
     }
-    rows.iter()
-        .map(|(name, text)| format!("{name:<10}{text}\n"))
-        .collect()
+    report(&rows)
 }
 
 /// What happened when, as CSV; the loss in the target's unit, as in the report.

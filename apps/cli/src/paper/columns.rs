@@ -62,9 +62,9 @@ pub(super) const PEERS: [(Peer, &str); 2] = [(Peer::Mpich, "MPICH"), (Peer::Open
 
 /// Ours in this figure, in order.
 pub(super) fn of(figure: Figure) -> Vec<Column> {
-    let more: &[Column] = match figure {
-        Figure::SuciFig8 => &SLOW,
-        Figure::SuciFig9 => &TREE,
+    let more: &[Column] = match figure.name() {
+        "suci-fig8" => &SLOW,
+        "suci-fig9" => &TREE,
         _ => &[],
     };
     [&ALWAYS, more].concat()

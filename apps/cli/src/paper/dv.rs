@@ -117,13 +117,8 @@ fn shown(all: &[Measured]) -> String {
     let mut rows = table::headed("way | in time | late | lost | p50 ms | p99 ms | bulk MB/s");
     let mut failures = String::new();
     for measured in all {
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-        };
-        let percent = |share: Option<f64>| match share {
-            Some(share) => format!("{:.1} %", share * 100.0),
-            None => "-".to_owned(),
-        };
+        let number = |value: Option<f64>, decimals| table::number(value, decimals, "");
+        let percent = |share: Option<f64>| table::number(share.map(|share| share * 100.0), 1, " %");
         rows.push([
             measured.way.name().to_owned(),
             percent(measured.share(|found| found.in_time)),

@@ -326,8 +326,6 @@ impl Report<'_> {
                 ),
             ),
         ];
-        rows.iter()
-            .map(|(name, text)| format!("{name:<10}{text}\n"))
-            .collect()
+        table::report(&rows)
     }
 }

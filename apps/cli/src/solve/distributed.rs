@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use tsumuji_node::{Endpoint, Launcher, Security, WorkerFailure};
 use tsumuji_solve::distributed::{
-    Checkpoint, Input, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerError,
+    Checkpoint, Krylov, Mode, SolveConfig, SolveError, Solved, Start, Watch, WorkerError,
     WorkerFault, WorkerStats, worker_main,
 };
 use tsumuji_solve::method::Method;
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
+use tsumuji_solve::system::Source;
 
 use super::how::How;
 use super::show::Traffic;
@@ -40,8 +41,6 @@ pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConf
         lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
         outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX)) as u64,
         max_laps: args.max_laps,
-        solution: args.solution().unwrap_or_default(),
-        seed: args.seed,
     }
 }
 
@@ -56,7 +55,7 @@ pub(super) struct Kept<'a> {
 pub(super) fn solve(
     args: &Args,
     (cluster, security): (Option<&Cluster<'_>>, Security),
-    (workers, input): (usize, Input<'_>),
+    (workers, source): (usize, &Source),
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     kept: Kept<'_>,
@@ -80,7 +79,7 @@ pub(super) fn solve(
             if launcher.is_none() && interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
-            judge(endpoint, input, config, progress, kept, launcher, interrupt)
+            judge(endpoint, source, config, progress, kept, launcher, interrupt)
         },
         // One that failed after the run, over its capture, is noticed as it ends.
         |result| matches!(result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0),
@@ -103,7 +102,7 @@ pub(super) fn solve(
 /// Runs the judge. An event that ends a run early becomes its reason; other failures are errors.
 fn judge(
     endpoint: &mut Endpoint,
-    input: Input<'_>,
+    source: &Source,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     kept: Kept<'_>,
@@ -125,7 +124,7 @@ fn judge(
         stop: &stop,
         checkpoint: every.map(|every| (every, &mut save as _)),
     };
-    match tsumuji_solve::distributed::run(endpoint, input, config, kept.start, watch) {
+    match tsumuji_solve::distributed::run(endpoint, source, config, kept.start, watch) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {

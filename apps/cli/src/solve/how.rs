@@ -8,7 +8,8 @@ use tsumuji_solve::distributed::Krylov;
 use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::Precision;
 use tsumuji_solve::method::Method;
-use tsumuji_solve::method::between::{self, Known};
+use tsumuji_solve::method::between;
+use tsumuji_solve::system::Source;
 
 use super::{Args, ModeName};
 
@@ -79,7 +80,7 @@ impl How {
     /// Chooses the method between processes, now that the system is known.
     pub(super) fn settle(
         self,
-        known: Known<'_>,
+        source: &Source,
         preconditioner: Option<Preconditioning>,
     ) -> anyhow::Result<Settled> {
         if self.mode != ModeName::Processes {
@@ -91,10 +92,10 @@ impl How {
         }
         let (krylov, why) = match self.method {
             Method::Auto => {
-                let (krylov, why) = between::choose(known);
+                let (krylov, why) = between::choose(source);
                 (Some(krylov), Some(why))
             }
-            method => (between::asked(known, (method, preconditioner))?, None),
+            method => (between::asked(source, (method, preconditioner))?, None),
         };
         let how = match krylov {
             Some(_) => self,

@@ -2,15 +2,15 @@
 
 use anyhow::ensure;
 use serde::Serialize;
+use tsumuji_bench::table::cell;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
-use tsumuji_solve::method::between::Known;
 use tsumuji_solve::plan::{LinkModel, Plan, alone_is_faster, plan};
 use tsumuji_solve::report::Outcome;
-use tsumuji_solve::system::System;
+use tsumuji_solve::system::{Source, System};
 use tsumuji_testbed::Rate;
 
-use super::{Args, Source};
+use super::Args;
 
 /// Whether to solve after the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -60,13 +60,14 @@ pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result
     let made: System;
     let system = match source {
         Source::System(system) => system,
-        Source::Recipe(what) => {
+        Source::Generated(of) => {
             ensure!(
-                what.memory_bytes() <= BYTES_MOST,
-                "--plan: {what} takes {:.1} GB, more than the 4 that are made for a plan; plan a smaller one",
-                what.memory_bytes() as f64 / 1e9
+                of.what.memory_bytes() <= BYTES_MOST,
+                "--plan: {} takes {:.1} GB, more than the 4 that are made for a plan; plan a smaller one",
+                of.what,
+                of.what.memory_bytes() as f64 / 1e9
             );
-            made = what.system_for(args.seed, args.solution().unwrap_or_default())?;
+            made = of.system()?;
             &made
         }
     };
@@ -74,9 +75,9 @@ pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result
 }
 
 /// Why the workers asked for are expected to take longer than one process, if they are.
-pub(super) fn alone(args: &Args, link: &str, known: Known<'_>, workers: usize) -> Option<String> {
+pub(super) fn alone(args: &Args, link: &str, source: &Source, workers: usize) -> Option<String> {
     let model = model(link, args.rate);
-    alone_is_faster(known, workers, &model, args.team.loss.unwrap_or(0.0))
+    alone_is_faster(source, workers, &model, args.team.loss.unwrap_or(0.0))
 }
 
 /// The plan for people.
@@ -84,7 +85,7 @@ pub(super) fn text(plan: &Plan) -> String {
     let mut text = format!("outlook: {}\n", plan.outlook);
     text += "one thread, from a trial of each method:\n";
     for one in &plan.methods {
-        let steps = one.steps.map_or("-".to_owned(), |steps| steps.to_string());
+        let steps = cell(one.steps, |steps| steps.to_string());
         let time = one
             .seconds
             .map_or("would not converge".to_owned(), duration);
@@ -100,7 +101,7 @@ pub(super) fn text(plan: &Plan) -> String {
         rate(plan.link.bits_per_second)
     );
     for at in &plan.workers {
-        let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), duration);
+        let time = |seconds: Option<f64>| cell(seconds, duration);
         text += &format!(
             "  {:>7}  {:>12}  {:>10}\n",
             at.workers,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
+use tsumuji_bench::table::report;
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
@@ -314,9 +315,7 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
         ));
     }
     rows.extend(outcome.notes.iter().map(|note| ("note", note.clone())));
-    rows.iter()
-        .map(|(name, text)| format!("{name:<10}{text}\n"))
-        .collect()
+    report(&rows)
 }
 
 #[cfg(test)]

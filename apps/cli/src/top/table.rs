@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use tsumuji_bench::table::{cell, number};
+
 use super::nodes::{Executor, Look, Node, Peer};
 
 /// A node that polls publishes ten times a second; one that is silent for longer computes between polls.
@@ -102,16 +104,12 @@ fn spare_below(width: usize) -> u8 {
 fn cells(node: &Node) -> [String; COLUMNS.len()] {
     let rate = |names: &[&str]| {
         let rates = names.iter().map(|name| node.rates.get(name));
-        rates
-            .sum::<Option<f64>>()
-            .map_or_else(|| "-".to_owned(), short)
+        cell(rates.sum(), short)
     };
     let part = |used: &str, whole: &str| {
         let part = node.gauges.get(used).zip(node.gauges.get(whole));
-        part.filter(|(_, whole)| **whole > 0.0).map_or_else(
-            || "-".to_owned(),
-            |(used, whole)| format!("{:.0}", 100.0 * used / whole),
-        )
+        let part = part.filter(|(_, whole)| **whole > 0.0);
+        number(part.map(|(used, whole)| 100.0 * used / whole), 0, "")
     };
     let over_peers = |name: &'static str| node.peers.iter().map(move |peer| peer.get(name));
     let up = over_peers("peer_up").filter(|up| *up > 0.0).count();
@@ -124,8 +122,7 @@ fn cells(node: &Node) -> [String; COLUMNS.len()] {
         node.id.to_string(),
         node.link.clone(),
         format!("{up}/{}", node.peers.len()),
-        node.cpu_percent
-            .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}")),
+        number(node.cpu_percent, 0, ""),
         rate(&["frames_sent"]),
         rate(&["sent_bytes"]),
         rate(&["frames_received"]),
@@ -143,7 +140,7 @@ fn cells(node: &Node) -> [String; COLUMNS.len()] {
         rate(&["datagrams_superseded", "datagrams_late", "datagrams_lost"]),
         short(over_peers("queued_messages").sum()),
         time(rtt),
-        window.map_or_else(|| "-".to_owned(), short),
+        cell(window, short),
         part("granted_frames", "window_frames"),
         part("budget_used_bytes", "budget_bytes"),
     ]

@@ -29,7 +29,7 @@ use crate::contest::{self, Ours};
 use crate::machine::{self, Machine};
 use crate::stats::Rounds;
 use crate::stop;
-use crate::table::{aligned, headed};
+use crate::table::{aligned, headed, number};
 use crate::versus::Standing;
 
 /// Options of the figures.
@@ -374,9 +374,7 @@ impl std::fmt::Display for Wanted {
 }
 
 fn ratio_name(figure: &Figure) -> String {
-    figure
-        .ratio
-        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
+    number(figure.ratio, 3, "")
 }
 
 fn verdict_name(figure: &Figure) -> String {

@@ -7,10 +7,9 @@
 //! Left out on purpose: measuring before rows are given out, which was wrong too often (docs/decisions/0080 and 0083).
 
 use super::pace::Worked;
-use super::run::Input;
 use crate::outlook::largest_ratio;
 use crate::plan::STALENESS;
-use crate::system::{DENSE_DOMINANCE, Generate};
+use crate::system::{DENSE_DOMINANCE, Source};
 use std::time::{Duration, Instant};
 
 /// The run is measured over this time, twice: what disturbs a worker for once decides nothing.
@@ -195,10 +194,10 @@ impl Choice {
     }
 
     /// What is to be done after two windows that say so.
-    pub(super) fn conclude(&mut self, measured: &Measured, input: Input<'_>) -> Option<Advice> {
+    pub(super) fn conclude(&mut self, measured: &Measured, source: &Source) -> Option<Advice> {
         let long = measured.rest().is_some_and(|rest| rest > LEAST_SECONDS);
         let laps = match long {
-            true => *self.laps.get_or_insert_with(|| expected_laps(input)),
+            true => *self.laps.get_or_insert_with(|| expected_laps(source)),
             false => None,
         };
         let advice = measured.advice(laps);
@@ -216,11 +215,11 @@ impl Choice {
 }
 
 /// Laps in which the residual falls by a factor of e. One pass over a matrix.
-fn expected_laps(input: Input<'_>) -> Option<f64> {
-    let radius = match input {
-        Input::System(system) => largest_ratio(&system.matrix),
-        Input::Generate(Generate::Dense { .. }) => 1.0 / DENSE_DOMINANCE,
-        Input::Generate(_) => return None,
+fn expected_laps(source: &Source) -> Option<f64> {
+    let radius = match source {
+        Source::System(system) => largest_ratio(&system.matrix),
+        Source::Generated(_) if source.is_dense() => 1.0 / DENSE_DOMINANCE,
+        Source::Generated(_) => return None,
     };
     (radius < 1.0).then(|| SWEEPS / -radius.ln())
 }
@@ -318,7 +317,7 @@ mod tests {
     #[test]
     fn two_windows_decide() {
         let begin = Instant::now();
-        let what: Generate = "poisson2d:9".parse().unwrap();
+        let [source, _] = Source::both("poisson2d:9");
         let mut choice = Choice::default();
         let mut advice = Vec::new();
         for turn in 0..60 {
@@ -331,7 +330,7 @@ mod tests {
             let residual = (-seconds / 2.0).exp();
             let now = begin + Duration::from_secs_f64(seconds);
             if let Some(measured) = choice.observe(now, (residual, 1e-10), &worked) {
-                advice.push(choice.conclude(&measured, Input::Generate(&what)));
+                advice.push(choice.conclude(&measured, &source));
             }
         }
         let told: Vec<usize> = (0..advice.len()).filter(|&k| advice[k].is_some()).collect();
@@ -342,16 +341,13 @@ mod tests {
     /// The laps of strictly dominant matrices are known.
     #[test]
     fn dominance_tells_laps() {
-        let dense: Generate = "dense:50".parse().unwrap();
-        let made = dense.system(1).unwrap();
-        let (said, seen) = (Input::Generate(&dense), Input::System(&made));
-        let laps = expected_laps(said).unwrap();
-        assert!((laps - expected_laps(seen).unwrap()).abs() < 1e-9);
+        let [said, seen] = Source::both("dense:50");
+        let laps = expected_laps(&said).unwrap();
+        assert!((laps - expected_laps(&seen).unwrap()).abs() < 1e-9);
         // To 1e-10.
         assert!((19.0..22.0).contains(&(laps * 1e10f64.ln())), "{laps}");
-        let grid: Generate = "poisson2d:9".parse().unwrap();
-        let made = grid.system(1).unwrap();
-        assert_eq!(expected_laps(Input::Generate(&grid)), None);
-        assert_eq!(expected_laps(Input::System(&made)), None);
+        for grid in &Source::both("poisson2d:9") {
+            assert_eq!(expected_laps(grid), None);
+        }
     }
 }

@@ -3,7 +3,6 @@
 use crate::krylov::{Kind, Preconditioning};
 use crate::local::{Inner, Precision};
 use crate::report::RELAXATION;
-use crate::system::Solution;
 use serde::{Deserialize, Serialize};
 use tsumuji_board::Elements;
 use tsumuji_node::Executor;
@@ -112,10 +111,6 @@ pub struct SolveConfig {
     pub outlive_ms: u64,
     /// Laps after which a worker stops.
     pub max_laps: u64,
-    /// Of generated systems.
-    pub solution: Solution,
-    /// Seed of every random choice.
-    pub seed: u64,
 }
 
 /// As `Elements`, which does not implement serde's traits.
@@ -165,8 +160,6 @@ impl Default for SolveConfig {
             lease_ms: 10_000,
             outlive_ms: 0,
             max_laps: 100_000,
-            solution: Solution::Ones,
-            seed: 1,
         }
     }
 }

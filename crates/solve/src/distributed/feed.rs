@@ -3,8 +3,7 @@
 //! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in chunks of bounded size; the matrix is never copied as a whole.
 
 use super::message::{Order, RowSource, Setup};
-use super::run::Input;
-use crate::system::{Chunks, RowBlock};
+use crate::system::{Chunks, RowBlock, Source};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -20,14 +19,14 @@ pub(super) struct Feed<'a> {
 impl<'a> Feed<'a> {
     /// Completes `setup` by where its fresh rows come from. `x`: last known values, if any are.
     pub(super) fn new(
-        input: Input<'a>,
+        source: &'a Source,
         setup: &mut Setup,
         x: Option<&[f64]>,
         chunk_bytes: usize,
     ) -> Self {
         let mut rows = VecDeque::new();
-        setup.rows = match input {
-            Input::System(system) => {
+        setup.rows = match source {
+            Source::System(system) => {
                 for range in &setup.fresh {
                     let chunks = RowBlock::chunks(system, range.clone(), chunk_bytes);
                     rows.push_back(chunks.behind(&[Order::ROWS]));
@@ -38,8 +37,10 @@ impl<'a> Feed<'a> {
                     bytes: bytes.collect(),
                 }
             }
-            Input::Generate(what) => RowSource::Generate {
-                what: what.to_string(),
+            Source::Generated(made) => RowSource::Generate {
+                what: made.what.to_string(),
+                seed: made.seed,
+                solution: made.solution,
             },
         };
         let mut values = VecDeque::new();

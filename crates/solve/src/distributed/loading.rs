@@ -4,7 +4,7 @@
 
 use super::message::{RowSource, Setup};
 use super::step::{Fresh, WorkerFault};
-use crate::system::{RowBlock, RowBlockBuilder};
+use crate::system::{Generated, RowBlock, RowBlockBuilder};
 
 /// Memory per row that a block needs beyond its stream.
 const BYTES_PER_ROW: usize = 64;
@@ -83,12 +83,14 @@ impl Loading {
     pub(super) fn take(&mut self, setup: &Setup) -> Fresh {
         match &setup.rows {
             RowSource::Stream { .. } => Fresh::Here(std::mem::take(&mut self.blocks)),
-            RowSource::Generate { what } => Fresh::Made {
-                what: what.parse().expect("parsed when the setup came"),
-                ranges: setup.fresh.clone(),
-                seed: setup.config.seed,
-                solution: setup.config.solution,
-            },
+            &RowSource::Generate {
+                ref what,
+                seed,
+                solution,
+            } => {
+                let what = what.parse().expect("parsed when the setup came");
+                Fresh::Made(Generated::new(what, seed, solution), setup.fresh.clone())
+            }
         }
     }
 }

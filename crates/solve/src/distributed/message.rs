@@ -7,6 +7,7 @@ use super::codec;
 use super::config::SolveConfig;
 use super::watch::{Cause, Watch};
 use super::worker::PIECE_VALUES;
+use crate::system::Solution;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use tsumuji_board::{Elements, Reads};
@@ -114,10 +115,14 @@ pub(super) enum RowSource {
         /// Lengths of the streams.
         bytes: Vec<u64>,
     },
-    /// Made by the worker, from the seed of the configuration.
+    /// Made by the worker.
     Generate {
         /// Specification of the system.
         what: String,
+        /// Of its random numbers.
+        seed: u64,
+        /// To which b belongs.
+        solution: Solution,
     },
 }
 

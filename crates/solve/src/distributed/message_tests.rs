@@ -29,6 +29,8 @@ fn orders() -> Vec<Order> {
         Order::Setup(Box::new(Setup {
             rows: RowSource::Generate {
                 what: "dense:9".into(),
+                seed: 3,
+                solution: Solution::Random,
             },
             ..setup.clone()
         })),

@@ -46,6 +46,6 @@ pub use config::{Krylov, Mode, Shares, SharesError, SolveConfig};
 pub use error::SolveError;
 pub use message::WorkerStats;
 pub(crate) use ranges::in_proportion;
-pub use run::{Checkpoint, Input, Solved, Start, Watch, run};
+pub use run::{Checkpoint, Solved, Start, Watch, run};
 pub use serve::{WorkerError, worker_main};
 pub use step::WorkerFault;

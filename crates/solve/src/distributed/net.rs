@@ -5,13 +5,12 @@ use super::feed::Feed;
 use super::field::Outlet;
 use super::judge::{Ended, Judge, JudgeFault, Origin, Stage};
 use super::message::{LapReport, Order, Standing, WorkerStats};
-use super::run::Input;
 use super::step::{Step, To, Way, WorkerFault};
 use super::succession::Survey;
 use super::worker::Worker;
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
-use crate::system::{System, partition};
+use crate::system::{Source, System, partition};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tsumuji_board::Carrier;
@@ -260,6 +259,7 @@ pub(super) fn run(
     config: &SolveConfig,
     weather: Weather,
 ) -> Result<Verdict, JudgeFault> {
+    let source = Source::System(system.clone());
     let ranges = partition(&system.matrix, workers).unwrap();
     let limits = Limits::new(config.tol, config.max_laps).unwrap();
     let mut judge = Judge::new(limits, config, (ranges, origin(0)), None);
@@ -286,7 +286,7 @@ pub(super) fn run(
                 continue;
             };
             let x = judge.known_x();
-            let mut feed = Feed::new(Input::System(system), &mut setup, x, 100);
+            let mut feed = Feed::new(&source, &mut setup, x, 100);
             order(network, to, Way::Bulk, Order::Setup(setup).encode());
             while let Some((next, _)) = feed.next() {
                 order(network, to, Way::Bulk, next);

@@ -17,7 +17,7 @@ use super::stats;
 use super::succession;
 use crate::local::{Limits, Relaxation};
 use crate::report::{Outcome, Progress, Reason};
-use crate::system::{Generate, PartitionError, Scaling, System, partition_by};
+use crate::system::{PartitionError, Scaling, Source, partition_by};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
@@ -55,33 +55,6 @@ const LOADINGS: u32 = 4;
 
 /// How long to wait for the acknowledgement of the last orders.
 const FAREWELL: Duration = Duration::from_millis(500);
-
-/// The system to solve.
-#[derive(Debug, Clone, Copy)]
-pub enum Input<'a> {
-    /// In the judge's memory; each worker is sent its rows.
-    System(&'a System),
-    /// Made by each worker for its own rows, from `SolveConfig::seed`.
-    Generate(&'a Generate),
-}
-
-impl Input<'_> {
-    /// Rows of the system.
-    pub(super) fn rows(&self) -> usize {
-        match self {
-            Self::System(system) => system.n(),
-            Self::Generate(what) => what.n(),
-        }
-    }
-
-    /// Scales of the columns: workers hold x of the scaled system.
-    fn scaling(&self) -> Option<&Scaling> {
-        match self {
-            Self::System(system) => system.scaling.as_ref(),
-            Self::Generate(_) => None,
-        }
-    }
-}
 
 /// What a run begins with.
 #[derive(Debug, Clone, Default)]
@@ -144,13 +117,13 @@ impl Solved {
     }
 }
 
-/// Solves `input` with all other members of the cluster as workers, from x = 0 or as `start` says.
+/// Solves `source` with all other members of the cluster as workers, from x = 0 or as `start` says.
 ///
 /// A run goes on without workers that are lost, as long as one is left. When `watch.stop` returns true the run ends with the x that it has,
 /// verified; before workers iterate, as [`SolveError::Interrupted`]. Workers run [`worker_main`](super::worker_main).
 pub fn run(
     endpoint: &mut Endpoint,
-    input: Input<'_>,
+    source: &Source,
     config: &SolveConfig,
     start: Start,
     watch: Watch<'_>,
@@ -163,7 +136,7 @@ pub fn run(
     let workers = endpoint.members().len() - 1;
     // It takes a pass over the system, and only another judge asks for it.
     let system = if start.succeeds || config.outlive_ms > 0 {
-        succession::fingerprint(input, config.solution, config.seed)
+        succession::fingerprint(source)
     } else {
         0
     };
@@ -172,14 +145,14 @@ pub fn run(
         first: now_ms(),
         first_elements: Some(endpoint.tuning().elements),
     };
-    let scaling = input.scaling();
+    let scaling = source.scaling();
     let x = start.x.map(|x| match scaling {
         Some(scaling) => scaling.scaled(&x),
         None => x,
     });
     let judge = if start.succeeds {
         let lease = Duration::from_millis(config.lease_ms);
-        let n = input.rows();
+        let n = source.rows();
         let told = succession::survey(endpoint, (n, origin.system), lease)?;
         let origin = Origin {
             first: succession::first(origin.first, &told),
@@ -187,7 +160,7 @@ pub fn run(
         };
         Judge::succeeding(limits, config, (n, origin), &told, x)
     } else {
-        let ranges = share_out(input, config, workers)?;
+        let ranges = share_out(source, config, workers)?;
         Judge::new(limits, config, (ranges, origin), x)
     };
     let mut bench = Bench {
@@ -196,7 +169,7 @@ pub fn run(
         heard: vec![Heard::now(); workers],
         looked: Instant::now(),
         judge,
-        input,
+        source,
         up: Vec::new(),
         choice: Choice::default(),
         first_loading: None,
@@ -245,18 +218,18 @@ fn now_ms() -> u32 {
 
 /// Rows of each worker.
 fn share_out(
-    input: Input<'_>,
+    source: &Source,
     config: &SolveConfig,
     workers: usize,
 ) -> Result<Vec<Range<usize>>, PartitionError> {
     let weights = config
         .weights(workers)
         .unwrap_or_else(|| vec![1.0; workers]);
-    match input {
-        Input::System(system) => partition_by(&system.matrix, &weights),
-        Input::Generate(what) => {
+    match source {
+        Source::System(system) => partition_by(&system.matrix, &weights),
+        Source::Generated(_) => {
             // Rows of generated systems are all about equally long.
-            let rows = what.n();
+            let rows = source.rows();
             match workers {
                 0 => Err(PartitionError::NoWorkers),
                 _ if workers > rows => Err(PartitionError::MoreWorkersThanRows { workers, rows }),
@@ -288,7 +261,7 @@ impl Heard {
 /// The judge and its driver's state.
 struct Bench<'a> {
     judge: Judge,
-    input: Input<'a>,
+    source: &'a Source,
     /// Rows and values still to be sent to each worker.
     feeds: Vec<Option<Feed<'a>>>,
     /// Bytes of rows sent, and to be sent.
@@ -377,7 +350,7 @@ impl Bench<'_> {
                     && now - saved >= *every
                 {
                     saved = now;
-                    match self.input.scaling() {
+                    match self.source.scaling() {
                         Some(scaling) => save(&scaling.unscaled(x)),
                         None => save(x),
                     }
@@ -433,7 +406,7 @@ impl Bench<'_> {
         let round_trip = flows.map(|flow| flow.rtt.as_nanos()).max().unwrap_or(0);
         measured.note_round_trip(round_trip as f64 / 1e9);
         measured.loss = self.judge.loss();
-        match self.choice.conclude(&measured, self.input) {
+        match self.choice.conclude(&measured, self.source) {
             Some(Advice::Relax(why)) => self.judge.relax(why),
             Some(Advice::Tell(note)) => self.judge.tell(note),
             None => {}
@@ -526,7 +499,7 @@ impl Bench<'_> {
             let mut order = order;
             let channel = if let Order::Setup(setup) = &mut order {
                 let x = self.judge.known_x();
-                self.feeds[worker] = Some(Feed::new(self.input, setup, x, CHUNK_BYTES));
+                self.feeds[worker] = Some(Feed::new(self.source, setup, x, CHUNK_BYTES));
                 // One that is silent already gets no new time by being told something.
                 if !self.heard[worker].suspect {
                     self.heard[worker] = Heard::now();
@@ -640,10 +613,10 @@ impl Bench<'_> {
             },
             _ => return false,
         };
-        let input = self.input;
-        self.judge.give_up(reason, |x| match input {
-            Input::System(system) => system.relative_residual(x),
-            Input::Generate(_) => f64::NAN,
+        let source = self.source;
+        self.judge.give_up(reason, |x| match source {
+            Source::System(system) => system.relative_residual(x),
+            Source::Generated(_) => f64::NAN,
         })
     }
 

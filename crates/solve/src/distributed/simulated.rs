@@ -16,12 +16,11 @@ use super::feed::Feed;
 use super::field::Outlet;
 use super::message::{LapReport, Order, REPORT_CHANNEL, WorkerStats};
 use super::ranges::in_proportion;
-use super::run::Input;
 use super::step::{Step, To};
 use super::{judge, worker};
 use crate::local::{Limits, Sweeper};
 use crate::report::Reason;
-use crate::system::{Generate, RowValues};
+use crate::system::{Generated, RowValues, Source};
 
 /// A message that must arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +52,7 @@ pub struct Update {
 #[derive(Debug)]
 pub struct Judge {
     judge: judge::Judge,
-    what: Generate,
+    source: Source,
 }
 
 /// The result.
@@ -71,13 +70,14 @@ pub struct Summary {
 
 impl Judge {
     /// Begins a run. `None`: the tolerance or the laps are out of range, or there are more workers than rows.
-    pub fn new(what: Generate, config: &SolveConfig, workers: usize) -> Option<Self> {
+    pub fn new(made: Generated, config: &SolveConfig, workers: usize) -> Option<Self> {
         let limits = Limits::new(config.tol, config.max_laps).ok()?;
-        let fits = (1..=what.n()).contains(&workers);
-        let ranges = fits.then(|| in_proportion(what.n(), &vec![1.0; workers]))?;
+        let n = made.what.n();
+        let fits = (1..=n).contains(&workers);
+        let ranges = fits.then(|| in_proportion(n, &vec![1.0; workers]))?;
         Some(Self {
             judge: judge::Judge::new(limits, config, (ranges, judge::Origin::default()), None),
-            what,
+            source: Source::Generated(made),
         })
     }
 
@@ -89,8 +89,7 @@ impl Judge {
             let mut rest = None;
             if let Order::Setup(setup) = &mut order {
                 let x = self.judge.known_x();
-                let input = Input::Generate(&self.what);
-                rest = Some(Feed::new(input, setup, x, usize::MAX));
+                rest = Some(Feed::new(&self.source, setup, x, usize::MAX));
             }
             put(to, order.encode());
             while let Some((bytes, _)) = rest.as_mut().and_then(Feed::next) {

@@ -1,7 +1,7 @@
 //! What a worker hands to its driver: messages to send, and the next thing to do; and why it gives up.
 
 use crate::local::{Relaxation, RelaxationError};
-use crate::system::{Generate, GenerateError, RowBlock, Solution, StreamError};
+use crate::system::{GenerateError, Generated, RowBlock, StreamError};
 use std::ops::Range;
 
 /// Why a worker ends without the judge's order to leave.
@@ -106,12 +106,7 @@ pub(super) struct Rows {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fresh {
     Here(Vec<RowBlock>),
-    Made {
-        what: Generate,
-        ranges: Vec<Range<usize>>,
-        seed: u64,
-        solution: Solution,
-    },
+    Made(Generated, Vec<Range<usize>>),
 }
 
 impl Rows {
@@ -119,15 +114,7 @@ impl Rows {
     pub(super) fn make(self) -> Option<RowBlock> {
         let mut parts = match self.fresh {
             Fresh::Here(blocks) => blocks,
-            Fresh::Made {
-                what,
-                ranges,
-                seed,
-                solution,
-            } => {
-                let make = |rows| what.rows(rows, seed, solution);
-                ranges.into_iter().map(make).collect()
-            }
+            Fresh::Made(made, ranges) => ranges.into_iter().map(|rows| made.rows(rows)).collect(),
         };
         // What is not new is one range; the judge does not count on more than it knows to be here.
         parts.sort_by_key(|block| block.rows.start);

@@ -9,8 +9,8 @@ use super::error::SolveError;
 use super::field::node;
 use super::message::{Answer, Order, Standing, is_older};
 use super::ranges::in_proportion;
-use super::run::{CONTROL, Input};
-use crate::system::{Matrix, Solution};
+use super::run::CONTROL;
+use crate::system::{Matrix, Source};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -22,14 +22,14 @@ const UNTOLD: u32 = 1000;
 const WAIT: Duration = Duration::from_millis(5);
 
 /// A number that tells a system from others, down to each entry: the same for workers of a judge and for one that wants to take its place.
-pub(super) fn fingerprint(input: Input<'_>, solution: Solution, seed: u64) -> u64 {
+pub(super) fn fingerprint(source: &Source) -> u64 {
     let mut hasher = DefaultHasher::new();
-    match input {
-        Input::Generate(what) => {
-            (what.to_string(), seed).hash(&mut hasher);
-            (solution as u8).hash(&mut hasher);
+    match source {
+        Source::Generated(made) => {
+            (made.what.to_string(), made.seed).hash(&mut hasher);
+            (made.solution as u8).hash(&mut hasher);
         }
-        Input::System(system) => {
+        Source::System(system) => {
             system.n().hash(&mut hasher);
             let values = match &system.matrix {
                 Matrix::Dense(dense) => dense.values(),
@@ -232,7 +232,7 @@ mod tests {
         let what: crate::system::Generate = "circuit:200".parse().unwrap();
         let system = what.system(1).unwrap();
         fn print(system: &crate::system::System) -> u64 {
-            fingerprint(Input::System(system), Solution::Ones, 0)
+            fingerprint(&system.clone().into())
         }
         let Matrix::Sparse(csr) = &system.matrix else {
             panic!("circuits are sparse")

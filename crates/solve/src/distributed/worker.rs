@@ -592,7 +592,7 @@ impl Worker {
         if !setup.fresh.iter().all(within) {
             return Err(bad("rows that are not this worker's"));
         }
-        if let RowSource::Generate { what } = &setup.rows {
+        if let RowSource::Generate { what, .. } = &setup.rows {
             let what: Generate = what.parse()?;
             if what.n() != setup.n() {
                 return Err(bad("a system of another size"));

@@ -1,6 +1,6 @@
 //! The whole system by one factorisation, refined until the residual in full precision is within the tolerance.
 //!
-//! Symmetric sparse matrices by Cholesky (`faer`, supernodal), others by our own sparse LU (`lu`), dense ones by LU with partial pivoting (`faer`).
+//! Symmetric sparse matrices by Cholesky (`faer`, supernodal), others by our own sparse LU (`partial`), dense ones by LU with partial pivoting (`faer`).
 //! Called by `method`.
 //!
 //! Invariant: no factorisation begins whose predicted fill or work is beyond its [`FillLimit`].

@@ -145,11 +145,6 @@ pub(crate) fn scale(x: &mut [f64], factors: &[f64]) {
     }
 }
 
-/// Σ xᵢ. It takes hardly more time than reading x.
-pub fn sum(x: &[f64]) -> f64 {
-    Arch::new().dispatch(Sum { x })
-}
-
 /// Σ over the entries of a sparse row.
 #[inline]
 pub(crate) fn sparse_dot(columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
@@ -355,34 +350,6 @@ impl<const ROWS: usize> WithSimd for CarriedDots<'_, ROWS> {
     }
 }
 
-/// Sum of several streams, as products of rows read them.
-struct Sum<'a> {
-    x: &'a [f64],
-}
-
-impl WithSimd for Sum<'_> {
-    type Output = f64;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f64 {
-        let (vectors, rest) = S::as_simd_f64s(self.x);
-        let length = vectors.len() / ROW_GROUP;
-        let stream = |stream: usize| &vectors[stream * length..(stream + 1) * length];
-        let streams: [&[S::f64s]; ROW_GROUP] = std::array::from_fn(stream);
-        let mut sums = [simd.splat_f64s(0.0); ROW_GROUP];
-        for step in 0..length {
-            for (sum, stream) in sums.iter_mut().zip(streams) {
-                *sum = simd.add_f64s(*sum, stream[step]);
-            }
-        }
-        let mut sum = simd.splat_f64s(0.0);
-        for &part in sums.iter().chain(&vectors[ROW_GROUP * length..]) {
-            sum = simd.add_f64s(sum, part);
-        }
-        simd.reduce_sum_f64s(sum) + rest.iter().sum::<f64>()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,16 +416,6 @@ mod tests {
                 next += rows;
             }
             assert_eq!(next, 7 + count);
-        }
-    }
-
-    /// The sum of all elements, in whatever streams.
-    #[test]
-    fn sums_agree_with_the_oracle() {
-        for n in (0..70).chain([127, 1001]) {
-            let x = numbers(n, 5);
-            let slow: f64 = x.iter().sum();
-            assert!((sum(&x) - slow).abs() <= 1e-13, "n = {n}");
         }
     }
 

@@ -1,8 +1,7 @@
-//! Sparse LU factors of one worker's diagonal block, made once and solved with on every lap.
+//! The steps of sparse LU factorisations, of which `partial` makes factors.
 //!
-//! Used by `sweep` (inner = lu); `partial` eliminates some rows of a block by the same steps. The order of unknowns is approximate minimum degree
-//! on the pattern of A + Aᵀ (`faer`); columns are eliminated left-looking, each by a sparse triangular solve whose pattern is found first (Gilbert
-//! and Peierls, 1988). The diagonal is kept as pivot while it is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices
+//! The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`faer`); columns are eliminated left-looking, each by a sparse
+//! triangular solve whose pattern is found first (Gilbert and Peierls, 1988). The diagonal is kept as pivot while it is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices
 //! of circuits and grids fill no more than the ordering predicts.
 //!
 //! Invariant: neither the predicted nor the real fill exceeds [`FillLimit`]; a block that would exceed it is refused before or while it is
@@ -78,22 +77,6 @@ pub enum LuError {
     },
 }
 
-/// P A Q = L U with unit L; columns compressed.
-#[derive(Debug)]
-pub(crate) struct SparseLu {
-    /// Row of the block that became pivot k.
-    row_of: Vec<u32>,
-    /// Column of the block eliminated k-th.
-    column_of: Vec<u32>,
-    /// Below the diagonal; rows in pivot order.
-    lower: Columns,
-    /// Above the diagonal; rows in pivot order.
-    upper: Columns,
-    /// 1 / pivot.
-    inverse_pivots: Vec<f64>,
-    scratch: Vec<f64>,
-}
-
 #[derive(Debug, Default, Clone)]
 pub(super) struct Columns {
     pub(super) offsets: Vec<usize>,
@@ -142,61 +125,6 @@ pub(super) struct Ordering {
 }
 
 pub(super) const NONE: u32 = u32::MAX;
-
-impl SparseLu {
-    /// Factorises a square block within `limit`.
-    pub(crate) fn new(block: &Csr, limit: FillLimit) -> Result<Self, LuError> {
-        let n = block.rows();
-        assert_eq!(n, block.columns(), "only square blocks have LU factors");
-        let transposed = transpose(block);
-        let ordering = order(&transposed)?;
-        limit.check(n, (ordering.entries, ordering.multiplications), 1.0)?;
-        let mut elimination = Elimination::new(n, n, ordering.entries as usize / 2);
-        for &column in &ordering.columns {
-            elimination.solve_column(&transposed, column as usize);
-            if !elimination.take_pivot(column as usize, 0.0) {
-                return Err(LuError::Singular {
-                    column: column as usize,
-                });
-            }
-            limit.check(n, elimination.spent(), 2.0)?;
-        }
-        let mut lower = elimination.lower;
-        for row in &mut lower.rows {
-            *row = elimination.pivot_of[*row as usize];
-        }
-        Ok(Self {
-            row_of: elimination.row_of,
-            column_of: ordering.columns,
-            lower,
-            upper: elimination.upper,
-            inverse_pivots: elimination.inverse_pivots,
-            scratch: elimination.work,
-        })
-    }
-
-    /// Entries of L and U, the diagonal counted once.
-    #[cfg(test)]
-    pub(crate) fn entries(&self) -> usize {
-        self.lower.values.len() + self.upper.values.len() + self.row_of.len()
-    }
-
-    /// Replaces `vector` by A⁻¹ `vector`.
-    pub(crate) fn solve(&mut self, vector: &mut [f64]) {
-        let y = &mut self.scratch;
-        for (y, &row) in y.iter_mut().zip(&self.row_of) {
-            *y = vector[row as usize];
-        }
-        for k in 0..y.len() {
-            self.lower.subtract(k, y[k], y);
-        }
-        for k in (0..y.len()).rev() {
-            let pivot = y[k] * self.inverse_pivots[k];
-            vector[self.column_of[k] as usize] = pivot;
-            self.upper.subtract(k, pivot, y);
-        }
-    }
-}
 
 /// State of a left-looking factorisation. Rows keep the block's numbers until the end.
 pub(super) struct Elimination {
@@ -442,6 +370,7 @@ pub(super) fn order(matrix: &Csr) -> Result<Ordering, LuError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::partial::PartialLu;
     use super::*;
     use faer::prelude::Solve;
     use faer::sparse::{SparseColMat, Triplet};
@@ -480,7 +409,7 @@ mod tests {
     fn grid_is_solved_with_the_promised_fill() {
         let matrix = grid(20);
         let promised = order(&matrix).unwrap().entries;
-        let mut lu = SparseLu::new(&matrix, GENEROUS).unwrap();
+        let lu = PartialLu::whole(&matrix, GENEROUS).unwrap();
         assert!(
             lu.entries() as f64 <= promised,
             "{} {promised}",
@@ -490,8 +419,7 @@ mod tests {
             let b: Vec<f64> = (0..400)
                 .map(|row| f64::from(row * seed % 17) - 8.0)
                 .collect();
-            let mut x = b.clone();
-            lu.solve(&mut x);
+            let x = lu.backward(lu.forward(&b));
             assert!(residual(&matrix, &x, &b) < 1e-12);
         }
     }
@@ -504,7 +432,7 @@ mod tests {
             multiplications: 1e9,
         };
         assert!(matches!(
-            SparseLu::new(&grid(20), limit),
+            PartialLu::whole(&grid(20), limit),
             Err(LuError::Fill { rows: 400, .. })
         ));
         // A tiny diagonal forces pivots from elsewhere, so that the ordering's prediction fails.
@@ -519,9 +447,9 @@ mod tests {
             entries: order(&weak).unwrap().entries as usize,
             multiplications: 1e9,
         };
-        assert!(SparseLu::new(&regular, limit).is_ok());
+        assert!(PartialLu::whole(&regular, limit).is_ok());
         assert!(matches!(
-            SparseLu::new(&weak, limit),
+            PartialLu::whole(&weak, limit),
             Err(LuError::Fill { .. })
         ));
     }
@@ -531,13 +459,13 @@ mod tests {
     fn singular_blocks_are_refused() {
         let structure = Csr::from_triplets(2, 2, &[(0, 0, 1.0), (1, 0, 1.0)]).unwrap();
         assert!(matches!(
-            SparseLu::new(&structure, GENEROUS),
+            PartialLu::whole(&structure, GENEROUS),
             Err(LuError::Singular { .. })
         ));
         let ones = [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)];
         let value = Csr::from_triplets(2, 2, &ones).unwrap();
         assert!(matches!(
-            SparseLu::new(&value, GENEROUS),
+            PartialLu::whole(&value, GENEROUS),
             Err(LuError::Singular { .. })
         ));
     }
@@ -561,12 +489,11 @@ mod tests {
                 })
                 .collect();
             let oracle = SparseColMat::<usize, f64>::try_new_from_triplets(n, n, &listed).unwrap().sp_lu();
-            let ours = SparseLu::new(&matrix, GENEROUS);
-            if let (Ok(oracle), Ok(mut ours)) = (oracle, ours) {
+            let ours = PartialLu::whole(&matrix, GENEROUS);
+            if let (Ok(oracle), Ok(ours)) = (oracle, ours) {
                 let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
                 let expected = oracle.solve(faer::Col::from_fn(n, |row| b[row]));
-                let mut x = b.clone();
-                ours.solve(&mut x);
+                let x = ours.backward(ours.forward(&b));
                 let scale = x.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
                 prop_assume!(scale < 1e6);
                 for row in 0..n {

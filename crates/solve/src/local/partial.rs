@@ -1,8 +1,8 @@
 //! Elimination of the interior of a block: sparse LU factors of its interior rows and columns, and the Schur complement of the others.
 //!
-//! The circuits' solver calls it for each of its parts, whose interior couples to others through a border only. The steps are those of `lu`. A
-//! column of the interior without a usable pivot in interior rows, as currents of voltage sources may have, is *delayed*: it joins the border, with
-//! an interior row that became no pivot.
+//! The circuits' solver calls it for each of its parts, whose interior couples to others through a border only; `strip` for all of a worker's diagonal
+//! block, which has no border and is solved with on every lap. The steps are those of `lu`. A column of the interior without a usable pivot in interior
+//! rows, as currents of voltage sources may have, is *delayed*: it joins the border, with an interior row that became no pivot.
 //!
 //! Invariant: rows of the Schur complement are the interior rows that became no pivot, then the border's; its columns are the delayed ones, then the
 //! border's. It is square.
@@ -40,6 +40,21 @@ pub struct Schur {
 impl PartialLu {
     /// Eliminates rows and columns 0 to `interior` of a square block, within `limit`.
     pub fn new(block: &Csr, interior: usize, limit: FillLimit) -> Result<(Self, Schur), LuError> {
+        Self::eliminating(block, interior, limit, true)
+    }
+
+    /// Factorises all of a square block, within `limit`.
+    pub(super) fn whole(block: &Csr, limit: FillLimit) -> Result<Self, LuError> {
+        Self::eliminating(block, block.rows(), limit, false).map(|(factors, _)| factors)
+    }
+
+    /// `delays`: columns without a usable pivot are delayed, otherwise refused, and any pivot but 0 is usable.
+    fn eliminating(
+        block: &Csr,
+        interior: usize,
+        limit: FillLimit,
+        delays: bool,
+    ) -> Result<(Self, Schur), LuError> {
         let n = block.rows();
         assert_eq!(n, block.columns(), "only square blocks have LU factors");
         assert!(interior <= n, "the interior is within the block");
@@ -55,10 +70,14 @@ impl PartialLu {
             let largest = values
                 .iter()
                 .fold(0.0f64, |most, value| most.max(value.abs()));
-            if elimination.take_pivot(column as usize, ROUNDING * largest) {
+            let least = if delays { ROUNDING * largest } else { 0.0 };
+            if elimination.take_pivot(column as usize, least) {
                 column_of.push(column);
-            } else {
+            } else if delays {
                 delayed.push(column);
+            } else {
+                let column = column as usize;
+                return Err(LuError::Singular { column });
             }
             limit.check(n, elimination.spent(), 2.0)?;
         }
@@ -118,25 +137,42 @@ impl PartialLu {
 
     /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialLu::backward`] needs, and behind the pivots the right-hand side of S.
     pub fn forward(&self, b: &[f64]) -> Vec<f64> {
-        let mut y: Vec<f64> = self.row_of.iter().map(|&row| b[row as usize]).collect();
-        for k in 0..self.pivots() {
-            self.lower.subtract(k, y[k], &mut y);
-        }
+        let mut y = vec![0.0; b.len()];
+        self.forward_into(b, &mut y);
         y
+    }
+
+    fn forward_into(&self, b: &[f64], y: &mut [f64]) {
+        for (y, &row) in y.iter_mut().zip(&self.row_of) {
+            *y = b[row as usize];
+        }
+        for k in 0..self.pivots() {
+            self.lower.subtract(k, y[k], y);
+        }
     }
 
     /// The solution of the whole block from `y` of [`PartialLu::forward`], in which the solution of S has taken the place of its right-hand side.
     pub fn backward(&self, mut y: Vec<f64>) -> Vec<f64> {
         let mut x = vec![0.0; y.len()];
+        self.backward_into(&mut y, &mut x);
+        x
+    }
+
+    fn backward_into(&self, y: &mut [f64], x: &mut [f64]) {
         for k in (0..y.len()).rev() {
             let value = match self.inverse_pivots.get(k) {
                 Some(inverse) => y[k] * inverse,
                 None => y[k],
             };
             x[self.column_of[k] as usize] = value;
-            self.upper.subtract(k, value, &mut y);
+            self.upper.subtract(k, value, y);
         }
-        x
+    }
+
+    /// Replaces `vector` by the solution of a block without border. `y`: room for as many elements.
+    pub(super) fn solve(&self, vector: &mut [f64], y: &mut [f64]) {
+        self.forward_into(vector, y);
+        self.backward_into(y, vector);
     }
 }
 

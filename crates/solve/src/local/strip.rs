@@ -7,7 +7,8 @@
 
 use super::compact::Compact;
 use super::kernels::{self, Groups, OfRows, in_groups};
-use super::lu::{FillLimit, LuError, SparseLu};
+use super::lu::{FillLimit, LuError};
+use super::partial::PartialLu;
 use super::sweep::{Inner, RelaxationError};
 use crate::system::{Csr, RowBlock, RowValues};
 use faer::linalg::solvers::{PartialPivLu, Solve};
@@ -37,7 +38,8 @@ pub(crate) struct BlockLu {
 
 #[derive(Debug)]
 enum Factors {
-    Sparse(SparseLu),
+    /// With room for a vector.
+    Sparse(PartialLu, Vec<f64>),
     Dense(PartialPivLu<f64>),
 }
 
@@ -75,7 +77,7 @@ impl BlockLu {
         if !scales.is_empty() {
             rows.to_mut().scale_rows(&scales);
         }
-        let factors = Factors::Sparse(SparseLu::new(&rows, limit)?);
+        let factors = Factors::Sparse(PartialLu::whole(&rows, limit)?, vec![0.0; rows.rows()]);
         Ok(Self { factors, scales })
     }
 
@@ -83,7 +85,7 @@ impl BlockLu {
     pub(crate) fn solve(&mut self, vector: &mut [f64]) {
         kernels::scale(vector, &self.scales);
         match &mut self.factors {
-            Factors::Sparse(lu) => lu.solve(vector),
+            Factors::Sparse(lu, room) => lu.solve(vector, room),
             Factors::Dense(lu) => {
                 let rows = vector.len();
                 lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, rows, 1));

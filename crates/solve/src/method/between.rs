@@ -7,62 +7,54 @@ use super::look::Look;
 use super::{Method, MethodError};
 use crate::distributed::Krylov;
 use crate::krylov::{Kind, Preconditioning};
-use crate::system::{Generate, Matrix};
-
-/// What is known of a system before it is distributed.
-#[derive(Debug, Clone, Copy)]
-pub enum Known<'a> {
-    /// The matrix.
-    Matrix(&'a Matrix),
-    /// How workers make it.
-    Generated(&'a Generate),
-}
+use crate::system::{Matrix, Source};
 
 /// Chooses a Krylov method, and says why.
-pub fn choose(known: Known<'_>) -> (Krylov, String) {
-    let (krylov, because) = suited(known);
+pub fn choose(source: &Source) -> (Krylov, String) {
+    let (krylov, because) = suited(source);
     (krylov, format!("{krylov}: {because}"))
 }
 
 /// The Krylov method asked for.
 pub fn asked(
-    known: Known<'_>,
+    source: &Source,
     (method, preconditioning): (Method, Option<Preconditioning>),
 ) -> Result<Option<Krylov>, MethodError> {
-    let (mut suited, _) = suited(known);
+    let (mut suited, _) = suited(source);
     suited.preconditioning = preconditioning.unwrap_or(suited.preconditioning);
     match method {
-        Method::Cg if suited.kind != Kind::Cg && !is_symmetric(known) => {
+        Method::Cg if suited.kind != Kind::Cg && !source.is_symmetric() => {
             Err(MethodError::NotSymmetric)
         }
         _ => Ok(method.krylov().map(|kind| Krylov { kind, ..suited })),
     }
 }
 
-fn is_symmetric(known: Known<'_>) -> bool {
-    match known {
-        Known::Matrix(matrix) => crate::outlook::is_symmetric(matrix),
-        Known::Generated(what) => !what.is_dense(),
+fn suited(source: &Source) -> (Krylov, &'static str) {
+    match source {
+        Source::System(system) => suited_to(&system.matrix),
+        Source::Generated(made) => of_look((!made.what.is_dense()).then_some(Look::OF_GENERATED)),
     }
 }
 
-fn suited(known: Known<'_>) -> (Krylov, &'static str) {
-    let look = match known {
-        Known::Matrix(Matrix::Sparse(csr)) => Look::at(csr),
-        Known::Generated(what) if !what.is_dense() => Look::OF_GENERATED,
-        Known::Matrix(Matrix::Dense(_)) | Known::Generated(_) => {
-            let krylov = Krylov {
-                kind: Kind::Gmres,
-                preconditioning: Preconditioning::Jacobi,
-            };
-            return (krylov, "the matrix is dense");
-        }
+/// The Krylov method for a matrix in memory, and why.
+pub(crate) fn suited_to(matrix: &Matrix) -> (Krylov, &'static str) {
+    of_look(match matrix {
+        Matrix::Sparse(csr) => Some(Look::at(csr)),
+        Matrix::Dense(_) => None,
+    })
+}
+
+fn of_look(sparse: Option<Look>) -> (Krylov, &'static str) {
+    let (kind, preconditioning, why) = match sparse {
+        Some(look) => (look.kind(), look.preconditioning(), look.why()),
+        None => (Kind::Gmres, Preconditioning::Jacobi, "the matrix is dense"),
     };
     let krylov = Krylov {
-        kind: look.kind(),
-        preconditioning: look.preconditioning(),
+        kind,
+        preconditioning,
     };
-    (krylov, look.why())
+    (krylov, why)
 }
 
 #[cfg(test)]
@@ -73,26 +65,22 @@ mod tests {
     #[test]
     fn generated_systems_are_as_said() {
         for text in ["poisson2d:9", "poisson3d:5", "circuit:200"] {
-            let what: Generate = text.parse().unwrap();
-            let system = what.system(7).unwrap();
-            let (seen, said) = (Known::Matrix(&system.matrix), Known::Generated(&what));
-            assert_eq!(choose(seen), choose(said), "{text}");
+            let [said, seen] = Source::both(text);
+            assert_eq!(choose(&seen), choose(&said), "{text}");
         }
     }
 
     /// The choice has a reason, and conjugate gradients need symmetry.
     #[test]
     fn choices_have_reasons() {
-        let what: Generate = "dense:50".parse().unwrap();
-        let (_, why) = choose(Known::Generated(&what));
-        assert_eq!(why, "GMRES with Jacobi: the matrix is dense");
-        let system = what.system(1).unwrap();
-        for known in [Known::Generated(&what), Known::Matrix(&system.matrix)] {
+        for source in &Source::both("dense:50") {
+            let (_, why) = choose(source);
+            assert_eq!(why, "GMRES with Jacobi: the matrix is dense");
             assert_eq!(
-                asked(known, (Method::Cg, None)),
+                asked(source, (Method::Cg, None)),
                 Err(MethodError::NotSymmetric)
             );
-            assert_eq!(asked(known, (Method::Relax, None)), Ok(None));
+            assert_eq!(asked(source, (Method::Relax, None)), Ok(None));
         }
     }
 }

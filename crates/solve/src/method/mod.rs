@@ -14,7 +14,7 @@ use crate::local::direct::{self, Cost, DirectError};
 use crate::local::{Best, Limits};
 use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{
-    Generate, GenerateError, Matrix, PartitionError, RowBlock, Scaling, Solution, System, partition,
+    GenerateError, Generated, Matrix, PartitionError, RowBlock, Scaling, Source, System, partition,
 };
 use look::Look;
 use serde::{Deserialize, Serialize};
@@ -145,38 +145,6 @@ const TUNING: Tuning = Tuning {
     },
 };
 
-/// What to solve: in memory, or still to be made.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// In memory.
-    System(System),
-    /// Made by the threads that use it.
-    Generate {
-        /// Kind and size.
-        what: Generate,
-        /// Of its random numbers.
-        seed: u64,
-        /// To which b belongs.
-        solution: Solution,
-    },
-}
-
-impl Source {
-    fn scaling(&self) -> Option<&Scaling> {
-        match self {
-            Self::System(system) => system.scaling.as_ref(),
-            Self::Generate { .. } => None,
-        }
-    }
-
-    fn matrix_is_dense(&self) -> bool {
-        match self {
-            Self::System(system) => system.matrix.is_dense(),
-            Self::Generate { what, .. } => what.is_dense(),
-        }
-    }
-}
-
 /// The run under way.
 struct Run<'a> {
     threads: Option<usize>,
@@ -223,14 +191,9 @@ pub fn solve(
         best: Best::default(),
     };
     let scaling = source.scaling().cloned();
-    let mut outcome = match source {
-        source if source.matrix_is_dense() => run.dense(source, method),
-        Source::System(system) => run.sparse(&system, method),
-        Source::Generate {
-            what,
-            seed,
-            solution,
-        } => run.sparse(&what.system_for(seed, solution)?, method),
+    let mut outcome = match source.is_dense() {
+        true => run.dense(source, method),
+        false => run.sparse(&source.into_system()?, method),
     }?;
     outcome.x = Scaling::undo(scaling.as_ref(), outcome.x);
     Ok(outcome)
@@ -320,10 +283,7 @@ impl Run<'_> {
 
     fn dense(mut self, source: Source, method: Method) -> Result<Outcome, MethodError> {
         let making = Instant::now();
-        let n = match &source {
-            Source::System(system) => system.n(),
-            Source::Generate { what, .. } => what.n(),
-        };
+        let n = source.rows();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let pays = (n * n / DENSE_ENTRIES_EACH).clamp(1, cores);
         let threads = self.threads.unwrap_or(pays);
@@ -332,26 +292,14 @@ impl Run<'_> {
             _ => Kind::Gmres,
         };
         let is_small = n as u64 <= TUNING.dense_rows_an_iteration * SMALL_ITERATIONS;
-        let whole = match (&source, method) {
-            (Source::System(system), Method::Cg)
-                if !crate::outlook::is_symmetric(&system.matrix) =>
-            {
-                return Err(MethodError::NotSymmetric);
-            }
-            (Source::Generate { .. }, Method::Cg) => return Err(MethodError::NotSymmetric),
-            (_, Method::Direct) => true,
-            (_, Method::Auto) => is_small,
+        let whole = match method {
+            Method::Cg if !source.is_symmetric() => return Err(MethodError::NotSymmetric),
+            Method::Direct => true,
+            Method::Auto => is_small,
             _ => false,
         };
         if whole {
-            let system = match source {
-                Source::System(system) => system,
-                Source::Generate {
-                    what,
-                    seed,
-                    solution,
-                } => what.system_for(seed, solution)?,
-            };
+            let system = source.into_system()?;
             self.seconds.load = making.elapsed().as_secs_f64();
             if method == Method::Auto {
                 self.notes.push(format!(
@@ -378,11 +326,7 @@ impl Run<'_> {
                 let spare = budget.map(|_| system.clone());
                 (RowBlock::split(system, &ranges), spare)
             }
-            Source::Generate {
-                what,
-                seed,
-                solution,
-            } => (made_by_threads(&what, seed, solution, threads), None),
+            Source::Generated(made) => (made_by_threads(&made, threads), None),
         };
         self.seconds.load = making.elapsed().as_secs_f64();
         let asked = self.preconditioning;
@@ -512,18 +456,13 @@ const DENSE_MOST: Cost = Cost {
 };
 
 /// Each thread makes the rows that it will multiply, and so has them near.
-fn made_by_threads(
-    what: &Generate,
-    seed: u64,
-    solution: Solution,
-    threads: usize,
-) -> Vec<RowBlock> {
-    let n = what.n();
+fn made_by_threads(made: &Generated, threads: usize) -> Vec<RowBlock> {
+    let n = made.what.n();
     let threads = threads.clamp(1, n);
     let ranges: Vec<Range<usize>> = (0..threads)
         .map(|k| n * k / threads..n * (k + 1) / threads)
         .collect();
-    crate::local::on_threads(ranges, |rows| what.rows(rows, seed, solution))
+    crate::local::on_threads(ranges, |rows| made.rows(rows))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::local::{Inner, Relaxation, single, threads};
-use crate::system::Csr;
+use crate::system::{Csr, Generate, Solution};
 
 fn limits(tolerance: f64) -> Limits {
     Limits::new(tolerance, 20_000).unwrap()
@@ -51,13 +51,9 @@ fn methods_solve() {
 /// Threads that make their own rows solve the system that one makes.
 #[test]
 fn made_rows_are_the_same() {
-    let what: Generate = "dense:700".parse().unwrap();
+    let made = Generated::new("dense:700".parse().unwrap(), 1, Solution::Random);
     let outcome = solve(
-        Source::Generate {
-            what,
-            seed: 1,
-            solution: Solution::Random,
-        },
+        Source::Generated(made),
         (Method::Gmres, None),
         Some(3),
         limits(1e-10),
@@ -66,7 +62,7 @@ fn made_rows_are_the_same() {
     )
     .unwrap();
     assert!(outcome.converged);
-    let system = what.system_for(1, Solution::Random).unwrap();
+    let system = made.system().unwrap();
     assert!(system.relative_residual(&outcome.x) <= 1e-10);
     assert!(outcome.laps[0] > 3, "a random solution is no gift");
 }

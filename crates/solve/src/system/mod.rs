@@ -13,6 +13,7 @@ mod matching;
 mod order;
 mod partition;
 mod scaling;
+mod source;
 mod stream;
 
 pub use block::{RowBlock, RowValues};
@@ -23,6 +24,7 @@ pub use generate::{Generate, GenerateError, Solution};
 pub use order::Order;
 pub use partition::{PartitionError, partition, partition_by};
 pub use scaling::Scaling;
+pub use source::{Generated, Source};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
 
 /// A square matrix with every entry stored, row by row.

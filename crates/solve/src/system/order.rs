@@ -10,7 +10,7 @@
 //! Invariant: rows and columns are permuted alike, so diagonals, symmetry and dominance do not change.
 
 use super::partition::cut;
-use super::{Csr, Generate, Matrix, System};
+use super::{Csr, Matrix, Source, System};
 
 /// The smallest clusters are this part of the rows: no worker's block should be much smaller.
 const FIRST_SHARE: usize = 256;
@@ -53,7 +53,15 @@ impl Order {
 
     /// Whether workers that divide the rows in their present order read few elements of each other: then a Krylov method has nothing to gain by another
     /// order, which takes about as long as reading the file.
-    pub fn is_near(matrix: &Matrix, workers: usize) -> bool {
+    pub fn is_near(source: &Source, workers: usize) -> bool {
+        let matrix = match source {
+            Source::System(system) => &system.matrix,
+            // In its natural order, known from its kind.
+            Source::Generated(made) => {
+                let cuts = workers.saturating_sub(1) as f64;
+                return cuts * made.what.crossing() <= made.what.stored() as f64 / NEAR as f64;
+            }
+        };
         // Where exactly they are cut is looked for when it is known that this order stays.
         let ranges = cut(matrix, &vec![1.0; workers], &[]);
         let (Matrix::Sparse(csr), Ok(ranges)) = (matrix, ranges) else {
@@ -67,12 +75,6 @@ impl Order {
             rows.clone().map(foreign).sum()
         };
         ranges.iter().map(between).sum::<usize>() <= csr.stored() / NEAR
-    }
-
-    /// The same of a generated system in its natural order, from its kind.
-    pub fn is_near_made(what: &Generate, workers: usize) -> bool {
-        let cuts = workers.saturating_sub(1) as f64;
-        cuts * what.crossing() <= what.stored() as f64 / NEAR as f64
     }
 
     /// Clusters along the strongest couplings.
@@ -262,7 +264,7 @@ impl Clusters {
 
 #[cfg(test)]
 mod tests {
-    use super::super::partition;
+    use super::super::{Generate, partition};
     use super::*;
     use crate::local::{Inner, Limits, Relaxation, threads};
     use proptest::prelude::*;
@@ -375,10 +377,9 @@ mod tests {
             ("circuit:2000", 2, true),
             ("dense:30", 2, false),
         ] {
-            let what = text.parse::<Generate>().unwrap();
-            assert_eq!(Order::is_near_made(&what, workers), is_near, "{text}");
-            let matrix = what.system(1).unwrap().matrix;
-            assert_eq!(Order::is_near(&matrix, workers), is_near, "{text}");
+            for source in &Source::both(text) {
+                assert_eq!(Order::is_near(source, workers), is_near, "{text}");
+            }
         }
     }
 
@@ -390,10 +391,10 @@ mod tests {
             .unwrap()
             .system(1)
             .unwrap();
-        assert!(Order::is_near(&system.matrix, 2));
+        assert!(Order::is_near(&system.clone().into(), 2));
         let mut original: Vec<u32> = (0..3600).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut original);
         let shuffled = Order { original }.apply(&system);
-        assert!(!Order::is_near(&shuffled.matrix, 2));
+        assert!(!Order::is_near(&shuffled.into(), 2));
     }
 }

@@ -11,9 +11,10 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
 use tsumuji_solve::distributed::{
-    Input, SolveConfig, Solved, Start, Watch, WorkerError, run, worker_main,
+    SolveConfig, Solved, Start, Watch, WorkerError, run, worker_main,
 };
 use tsumuji_solve::report::Progress;
+use tsumuji_solve::system::Source;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Over {
@@ -69,7 +70,7 @@ pub(crate) fn solve(
     over: Over,
     workers: u16,
     loss: f64,
-    input: Input<'_>,
+    source: &Source,
     config: &SolveConfig,
 ) -> Solved {
     let mut nodes = cluster(over, workers + 1, loss, &Options::default()).into_iter();
@@ -78,7 +79,7 @@ pub(crate) fn solve(
     let (mut count, mut nobody) = (|_: Progress| (), Vec::new);
     let watch = quiet(&mut nobody, &mut count);
     // A failure is told before workers are waited for: they may not end.
-    let solved = run(&mut judge, input, config, Start::default(), watch).unwrap();
+    let solved = run(&mut judge, source, config, Start::default(), watch).unwrap();
     for worker in team {
         worker.join().unwrap().unwrap();
     }

@@ -67,9 +67,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             for executor in EXECUTORS {
                 let mut knees = summary["knees"].as_array().into_iter().flatten();
                 let knee = knees.find(|one| one["executor"] == executor);
-                let by = |value: &Value| {
-                    (value.as_u64()).map_or_else(|| "-".to_owned(), |knee| format!("{knee} ns"))
-                };
+                let by = |value: &Value| table::cell(value.as_u64(), |knee| format!("{knee} ns"));
                 let single = knee.and_then(|knee| knee["rounds_ns"].as_array());
                 let single = single.into_iter().flatten().map(by);
                 let sum = |number: &dyn Fn(&Value) -> Option<f64>| -> f64 {
@@ -84,7 +82,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                     summary["predicted_knee_ns"]
                         .as_f64()
                         .map_or_else(String::new, |knee| format!("{knee:.0} ns")),
-                    knee.map_or_else(|| "-".to_owned(), |knee| by(&knee["knee_ns"])),
+                    table::cell(knee, |knee| by(&knee["knee_ns"])),
                     single.collect::<Vec<_>>().join(", "),
                     short(sum(&|one| median(&one["refused"]))),
                     short(sum(&|one| median(&one["dropped"]))),

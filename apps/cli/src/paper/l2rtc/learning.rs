@@ -191,7 +191,7 @@ fn compared(
             ratio(over_tcp),
             short(exchanges.median),
             short(bytes_sent.median),
-            loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4e}")),
+            table::cell(loss, |loss| format!("{loss:.4e}")),
         ]);
         results.push(json!({
             "way": name, "executor": who, "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
@@ -202,11 +202,7 @@ fn compared(
 }
 
 fn ratio(times: f64) -> String {
-    if times.is_finite() {
-        format!("{times:.2}x")
-    } else {
-        "-".to_owned()
-    }
+    table::number(Some(times).filter(|times| times.is_finite()), 2, "x")
 }
 
 #[cfg(test)]

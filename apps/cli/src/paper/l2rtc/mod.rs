@@ -15,7 +15,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
-use tsumuji_bench::{report, stop};
+use tsumuji_bench::{report, stop, table};
 use tsumuji_testbed::Testbed;
 
 use super::Args;
@@ -32,7 +32,7 @@ const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
 
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
-    let takes_link = figure == Figure::L2rtcFig10;
+    let takes_link = figure.name() == "l2rtc-fig10";
     let (taken, what): (&[&str], &str) = if takes_link {
         (
             &["--rounds", "--link", "--iterations"],
@@ -45,11 +45,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         )
     };
     args.check_taken(figure, taken, what)?;
-    match figure {
-        Figure::L2rtcFig5 => receiving::drops(args),
-        Figure::L2rtcFig6 => receiving::costs(args),
-        Figure::L2rtcFig10 => delays::run(args),
-        Figure::L2rtcFig14 => learning::run(args),
+    match figure.name() {
+        "l2rtc-fig5" => receiving::drops(args),
+        "l2rtc-fig6" => receiving::costs(args),
+        "l2rtc-fig10" => delays::run(args),
+        "l2rtc-fig14" => learning::run(args),
         _ => sums::run(args),
     }
 }
@@ -122,10 +122,7 @@ fn over_all_links(
 }
 
 fn times(one: Option<f64>, other: Option<f64>) -> String {
-    one.zip(other).map_or_else(
-        || "-".to_owned(),
-        |(one, other)| format!("{:.2}x", one / other),
-    )
+    table::number(one.zip(other).map(|(one, other)| one / other), 2, "x")
 }
 
 /// The median of a number that was measured in rounds.

@@ -142,21 +142,18 @@ fn shown(measured: &Measured) -> String {
         let names = EXECUTORS.map(|executor| format!("ours, {executor}"));
         let tcp = ["TCP", "TCP, NODELAY", "TCP, NODELAY, batched calls"].map(str::to_owned);
         for name in names.into_iter().chain(tcp) {
-            let cell = |loops| {
-                let rate = measured.rate(outstanding, loops, &name);
-                rate.map_or_else(|| "-".to_owned(), short)
-            };
+            let cell = |loops| table::cell(measured.rate(outstanding, loops, &name), short);
             rows.push(row(name.clone(), cell));
         }
         rows.push(row("limit: one core".to_owned(), |loops| {
             let result = measured.result(outstanding, loops);
             let limit = result.and_then(|result| result["compute_per_second"].as_f64());
-            limit.map_or_else(|| "-".to_owned(), short)
+            table::cell(limit, short)
         }));
         for against in Against::ALL {
             rows.push(row(against.name().to_owned(), |loops| {
                 let verdict = measured.verdict(outstanding, loops, against);
-                verdict.map_or_else(|| "-".to_owned(), |verdict| verdict.text())
+                table::cell(verdict, |verdict| verdict.text())
             }));
         }
     }
@@ -205,7 +202,7 @@ fn sweep(rounds: u64, time: &str, quick: bool) -> Vec<[String; 6]> {
         let rate = |name| one.rate(256, 1, name);
         let (rtc, pipeline) = (rate("ours, rtc"), rate("ours, pipeline"));
         let tcp = rate("TCP, NODELAY, batched calls");
-        let told = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), short);
+        let told = |rate: Option<f64>| table::cell(rate, short);
         rows.push([
             format!("{size}B"),
             told(rtc),

@@ -122,7 +122,7 @@ impl Here {
 
 /// Whether the figure is of ways that can be measured here.
 pub(super) fn is_measured(figure: Figure) -> bool {
-    !matches!(figure, Figure::MechFig4 | Figure::MechTable7)
+    !matches!(figure.name(), "mech-fig4" | "mech-table7")
 }
 
 /// Measures all that is wanted, and the drawn sizes; `None`: nothing is.

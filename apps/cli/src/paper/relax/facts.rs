@@ -1,6 +1,7 @@
 //! The numbers of RELAX, and what of ours stands beside each.
 
 use tsumuji_bench::plot::Line;
+use tsumuji_bench::table::{cell, number};
 
 use super::super::Statement;
 use super::super::figure::Figure;
@@ -12,9 +13,9 @@ pub(super) const TABLE_2_2: [u32; 5] = [2857, 4152, 9184, 9477, 9511];
 
 /// What the paper says of a figure.
 pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
-    match figure {
-        Figure::RelaxTable31 => memory(all),
-        Figure::RelaxTable51 => sizes(
+    match figure.name() {
+        "relax-table3.1" => memory(all),
+        "relax-table5.1" => sizes(
             all,
             [
                 "2.147 s",
@@ -24,25 +25,21 @@ pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
                 "no memory",
             ],
         ),
-        Figure::RelaxFig53 | Figure::RelaxFig54 => elements(all, "120: 4.924 s", "1.45x"),
-        Figure::RelaxFig59 => elements(all, "4: 4.404 s", "1.01x"),
-        Figure::RelaxFig61 => links(all),
-        Figure::RelaxTable61 => rates(all),
-        Figure::RelaxTable62 => laps(all),
-        Figure::RelaxFig55 | Figure::RelaxFig56 => slopes(all, &["-0.985"]),
-        Figure::RelaxFig510 | Figure::RelaxFig511 => {
+        "relax-fig5.3" | "relax-fig5.4" => elements(all, "120: 4.924 s", "1.45x"),
+        "relax-fig5.9" => elements(all, "4: 4.404 s", "1.01x"),
+        "relax-fig6.1" => links(all),
+        "relax-table6.1" => rates(all),
+        "relax-table6.2" => laps(all),
+        "relax-fig5.5" | "relax-fig5.6" => slopes(all, &["-0.985"]),
+        "relax-fig5.10" | "relax-fig5.11" => {
             let mut list = slopes(all, &["-0.993"]);
             list.extend(speed_ups(all));
             list
         }
-        Figure::RelaxFig63 | Figure::RelaxFig64 => slopes(all, &["-0.985", "-0.993"]),
-        Figure::RelaxFig65 => threads(all),
-        Figure::RelaxFig52
-        | Figure::RelaxFig57
-        | Figure::RelaxFig58
-        | Figure::RelaxFig512
-        | Figure::RelaxFig513
-        | Figure::RelaxFig62 => growth(all),
+        "relax-fig6.3" | "relax-fig6.4" => slopes(all, &["-0.985", "-0.993"]),
+        "relax-fig6.5" => threads(all),
+        "relax-fig5.2" | "relax-fig5.7" | "relax-fig5.8" | "relax-fig5.12" | "relax-fig5.13"
+        | "relax-fig6.2" => growth(all),
         _ => Vec::new(),
     }
 }
@@ -55,11 +52,11 @@ pub(super) fn lines(figure: Figure) -> Vec<Line> {
     };
     let udp = line("UDP", &[(1.0, 7.122), (120.0, 4.924)]);
     let dpdk = line("DPDK", &[(1.0, 4.450), (4.0, 4.404)]);
-    match figure {
-        Figure::RelaxFig53 | Figure::RelaxFig54 => vec![udp],
-        Figure::RelaxFig59 => vec![dpdk],
-        Figure::RelaxFig61 => vec![udp, dpdk],
-        Figure::RelaxTable51 => vec![Line {
+    match figure.name() {
+        "relax-fig5.3" | "relax-fig5.4" => vec![udp],
+        "relax-fig5.9" => vec![dpdk],
+        "relax-fig6.1" => vec![udp, dpdk],
+        "relax-table5.1" => vec![Line {
             name: "one thread (paper)".to_owned(),
             points: vec![(10_000.0, 2.147), (20_000.0, 8.589), (30_000.0, 19.35)],
         }],
@@ -79,10 +76,6 @@ fn best(swept: &Swept) -> Option<(u64, f64)> {
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn told(number: Option<f64>, unit: &str) -> String {
-    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.3}{unit}"))
-}
-
 fn elements(all: &[Swept], best_of_paper: &'static str, ratio: &'static str) -> Vec<Statement> {
     let of = |swept: &Swept| {
         let best = best(swept);
@@ -91,15 +84,12 @@ fn elements(all: &[Swept], best_of_paper: &'static str, ratio: &'static str) -> 
             (
                 format!("{}: best elements a datagram", swept.way),
                 best_of_paper,
-                best.map_or_else(
-                    || "-".to_owned(),
-                    |(value, seconds)| format!("{value}: {seconds:.4} s"),
-                ),
+                cell(best, |(value, seconds)| format!("{value}: {seconds:.4} s")),
             ),
             (
                 format!("{}: 1 element over the best", swept.way),
                 ratio,
-                told(over, "x"),
+                number(over, 3, "x"),
             ),
         ]
     };
@@ -131,10 +121,9 @@ fn links(all: &[Swept]) -> Vec<Statement> {
         ["-10.5 %", "-37.5 %"]
     };
     let less = |of: Option<f64>, than: Option<f64>| {
-        of.zip(than).map_or_else(
-            || "-".to_owned(),
-            |(of, than)| format!("{:+.1} %", 100.0 * (of / than - 1.0)),
-        )
+        cell(of.zip(than), |(of, than)| {
+            format!("{:+.1} %", 100.0 * (of / than - 1.0))
+        })
     };
     let mut list = Vec::new();
     for other in all.iter().filter(|swept| !is_udp(swept)) {
@@ -163,7 +152,7 @@ fn slopes(all: &[Swept], paper: &[&'static str]) -> Vec<Statement> {
         (
             format!("{}: slope of log time over log workers", swept.way),
             paper.copied().unwrap_or("-"),
-            told(slope(&up_to(swept, PAPER_MACHINES)), ""),
+            number(slope(&up_to(swept, PAPER_MACHINES)), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -185,14 +174,12 @@ pub(super) fn hosts(all: &[Swept]) -> Vec<Statement> {
     let of = |swept: &Swept| {
         let tried = swept.cells.iter().filter(|cell| cell.missing.is_none());
         let most = tried.map(|cell| cell.value).max();
-        let told = best(swept).zip(most).map_or_else(
-            || "-".to_owned(),
-            |((hosts, _), most)| format!("{hosts} of {most}"),
-        );
         (
             format!("{}: hosts until the time rises", swept.way),
             "-",
-            told,
+            cell(best(swept).zip(most), |((hosts, _), most)| {
+                format!("{hosts} of {most}")
+            }),
         )
     };
     all.iter().map(of).collect()
@@ -207,7 +194,7 @@ fn speed_ups(all: &[Swept]) -> Vec<Statement> {
             (
                 format!("{}: speed-up of {workers} workers", swept.way),
                 paper,
-                told(times, "x"),
+                number(times, 3, "x"),
             )
         })
     };
@@ -223,7 +210,7 @@ fn rates(all: &[Swept]) -> Vec<Statement> {
         };
         let cells = swept.cells.iter().zip(paper);
         let told = cells.map(|(cell, paper)| {
-            let rate = told(cell.mean_megabits(), " Mbit/s");
+            let rate = number(cell.mean_megabits(), 3, " Mbit/s");
             (
                 format!("{}: {} elements, on the wire", swept.way, cell.value),
                 paper,
@@ -249,7 +236,7 @@ fn laps(all: &[Swept]) -> Vec<Statement> {
                 cell.map_or(0, |cell| cell.value)
             ),
             paper,
-            told(cell.and_then(Cell::mean_laps), ""),
+            number(cell.and_then(Cell::mean_laps), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -281,7 +268,7 @@ fn sizes(all: &[Swept], paper: [&'static str; 5]) -> Vec<Statement> {
             (
                 format!("{} rows (the paper's are 10000 to 50000)", cell.value),
                 paper,
-                told(cell.mean_seconds(), " s"),
+                number(cell.mean_seconds(), 3, " s"),
             )
         })
         .collect()
@@ -292,7 +279,7 @@ fn growth(all: &[Swept]) -> Vec<Statement> {
         (
             format!("{}: log-log slope over rows", swept.way),
             "straight; work: 2",
-            told(slope(swept), ""),
+            number(slope(swept), 3, ""),
         )
     };
     all.iter().map(of).collect()
@@ -310,7 +297,7 @@ fn threads(all: &[Swept]) -> Vec<Statement> {
         (
             format!("threads against {}, {rows} rows", swept.way),
             "+32.6 % (DPDK)",
-            ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:+.1} %")),
+            cell(ratio, |ratio| format!("{ratio:+.1} %")),
         )
     };
     all.iter()

@@ -449,9 +449,7 @@ impl Simulation {
                     continue;
                 };
                 let speed_up = first.filter(|_| variable == Variable::Workers);
-                let number = |number: Option<f64>| {
-                    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
-                };
+                let number = |number: Option<f64>| table::number(number, 2, "");
                 rows.push([
                     swept.way.clone(),
                     cell.value.to_string(),
@@ -486,9 +484,7 @@ impl Simulation {
                 format!("{:.4}", check.measured_seconds),
                 format!("{:.2}", check.ratio),
                 format!("{:.1}", check.simulated_laps),
-                check
-                    .measured_laps
-                    .map_or_else(|| "-".to_owned(), |laps| format!("{laps:.1}")),
+                table::number(check.measured_laps, 1, ""),
             ]
         }));
         if self.checks.is_empty() {

@@ -2,6 +2,7 @@
 
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::streams::{Part, Path, Row};
+use tsumuji_bench::table::{cell, number};
 
 use super::super::Statement;
 use super::super::figure::Figure;
@@ -27,27 +28,27 @@ const DEMAND: Part = |one| one.client_us_per_kb;
 /// What the paper says of a figure.
 pub(super) fn statements(figure: Figure, rows: &[Row]) -> Vec<Statement> {
     let found = Found(rows);
-    match figure {
-        Figure::SdpFig2 => vec![found.ratio_to_64("below 1x", RATE, Path::TcpNs)],
-        Figure::SdpFig3 => found.at_one_byte(["24.8 us", "33.2 us", "21.6 us"]),
-        Figure::SdpFig4 => found.client_costs(),
-        Figure::SdpFig5 => found.throughput(),
-        Figure::SdpFig6 => found.senders(),
-        Figure::SdpFig7 => found.receivers(),
-        Figure::SdpFig8 => vec![
+    match figure.name() {
+        "sdp-fig2" => vec![found.ratio_to_64("below 1x", RATE, Path::TcpNs)],
+        "sdp-fig3" => found.at_one_byte(["24.8 us", "33.2 us", "21.6 us"]),
+        "sdp-fig4" => found.client_costs(),
+        "sdp-fig5" => found.throughput(),
+        "sdp-fig6" => found.senders(),
+        "sdp-fig7" => found.receivers(),
+        "sdp-fig8" => vec![
             found.ratio_to_64("above 1x", DEMAND, Path::TcpNs),
             found.ratio_to_64("above 1x", DEMAND, Path::Tcp),
         ],
-        Figure::SdpFig9 => found.growth(),
-        Figure::SdpFig10 => found.latencies("1x", Path::TcpNs, Path::Carried),
-        Figure::SdpFig11 => {
+        "sdp-fig9" => found.growth(),
+        "sdp-fig10" => found.latencies("1x", Path::TcpNs, Path::Carried),
+        "sdp-fig11" => {
             let mut list = found.latencies("2.3x to 2.5x", Path::TcpNs, Path::Carried);
             list.push(found.last_latency("above 1x", Path::Tcp, Path::TcpNs));
             list
         }
-        Figure::SdpFig12 => found.streams(),
-        Figure::SdpFig13 => vec![found.most("3100 to 3200 Mbit/s", Path::Tcp)],
-        Figure::SdpFig14 => vec![found.most("above 1000 Mbit/s", Path::TcpNs)],
+        "sdp-fig12" => found.streams(),
+        "sdp-fig13" => vec![found.most("3100 to 3200 Mbit/s", Path::Tcp)],
+        "sdp-fig14" => vec![found.most("above 1000 Mbit/s", Path::TcpNs)],
         _ => Vec::new(),
     }
 }
@@ -62,19 +63,12 @@ pub(super) fn lines(figure: Figure) -> Vec<Line> {
         })
         .collect()
     };
-    match figure {
-        Figure::SdpFig3 => at(1.0, [24.8, 33.2, 21.6]),
-        Figure::SdpFig5 => at(LARGEST as f64, [5378.0, 1763.0, 941.0]),
-        Figure::SdpFig12 => at(64.0, [7853.0, 0.0, 0.0])[..1].to_vec(),
+    match figure.name() {
+        "sdp-fig3" => at(1.0, [24.8, 33.2, 21.6]),
+        "sdp-fig5" => at(LARGEST as f64, [5378.0, 1763.0, 941.0]),
+        "sdp-fig12" => at(64.0, [7853.0, 0.0, 0.0])[..1].to_vec(),
         _ => Vec::new(),
     }
-}
-
-fn told(number: Option<f64>, digits: usize, unit: &str) -> String {
-    number.map_or_else(
-        || "-".to_owned(),
-        |number| format!("{number:.digits$}{unit}"),
-    )
 }
 
 /// The least and the most of `values`.
@@ -137,7 +131,7 @@ impl Found<'_> {
         let one = |((name, path), paper): (&(&str, Path), &'static str)| {
             let us = row.and_then(|row| row.median(*path, LATENCY));
             let what = format!("1 B: {name}, {}", path.name());
-            (what, paper, told(us, 2, " us"))
+            (what, paper, number(us, 2, " us"))
         };
         THREE.iter().zip(paper).map(one).collect()
     }
@@ -164,7 +158,7 @@ impl Found<'_> {
         let one = |((name, path), paper): (&(&str, Path), &'static str)| {
             let rate = row.and_then(|row| row.median(*path, THROUGHPUT));
             let what = format!("64 KiB: {name}, {}", path.name());
-            (what, paper, told(rate, 0, " Mbit/s"))
+            (what, paper, number(rate, 0, " Mbit/s"))
         };
         let mut list: Vec<Statement> = THREE.iter().zip(paper).map(one).collect();
         for other in [Path::Tcp, Path::TcpNs] {
@@ -204,7 +198,7 @@ impl Found<'_> {
             (
                 "64 KiB: Ethernet, tcp-ns".to_owned(),
                 "about 4 %",
-                told(last, 1, " %"),
+                number(last, 1, " %"),
             ),
         ]
     }
@@ -219,10 +213,7 @@ impl Found<'_> {
             (
                 format!("1 B, 64 KiB: {name}, {}", path.name()),
                 paper,
-                both.map_or_else(
-                    || "-".to_owned(),
-                    |(first, last)| format!("{first:.1}, {last:.1} %"),
-                ),
+                cell(both, |(first, last)| format!("{first:.1}, {last:.1} %")),
             )
         };
         THREE.iter().zip(paper).map(one).collect()
@@ -238,8 +229,8 @@ impl Found<'_> {
                 "steep from 8 KB",
                 format!(
                     "{}, {}",
-                    told(grown(super::SMALL), 1, "x"),
-                    told(grown(super::MEDIUM), 1, "x")
+                    number(grown(super::SMALL), 1, "x"),
+                    number(grown(super::MEDIUM), 1, "x")
                 ),
             )
         };
@@ -280,24 +271,24 @@ impl Found<'_> {
             (
                 format!("64 KiB, {at} clients: shm"),
                 "7853 Mbit/s (or 7653)",
-                told(of_last(THROUGHPUT, Path::Carried), 0, " Mbit/s"),
+                number(of_last(THROUGHPUT, Path::Carried), 0, " Mbit/s"),
             ),
             (
                 "the same over tcp-ns".to_owned(),
                 "7.8x",
-                told(over(Path::TcpNs), 2, "x"),
+                number(over(Path::TcpNs), 2, "x"),
             ),
             (
                 "the same over tcp".to_owned(),
                 "2.6x",
-                told(over(Path::Tcp), 2, "x"),
+                number(over(Path::Tcp), 2, "x"),
             ),
         ];
         for ((name, path), paper) in THREE.iter().zip(["-", "-", "lowest"]) {
             list.push((
                 format!("server then: {name}, {}", path.name()),
                 paper,
-                told(of_last(|one| one.server_cpu, *path), 1, " %"),
+                number(of_last(|one| one.server_cpu, *path), 1, " %"),
             ));
         }
         list
@@ -309,7 +300,7 @@ impl Found<'_> {
         (
             format!("most of all clients together: {}", path.name()),
             paper,
-            told(rates.reduce(f64::max), 0, " Mbit/s"),
+            number(rates.reduce(f64::max), 0, " Mbit/s"),
         )
     }
 }
@@ -326,6 +317,6 @@ fn latency_ratio(row: &Row, paper: &'static str, of: Path, over: Path) -> Statem
     (
         format!("{clients}: latency of {} over {}", of.name(), over.name()),
         paper,
-        told(ratio(row, LATENCY, of, over), 2, "x"),
+        number(ratio(row, LATENCY, of, over), 2, "x"),
     )
 }

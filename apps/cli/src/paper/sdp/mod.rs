@@ -220,31 +220,27 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
             .take_while(|size| *size <= largest)
             .collect()
     };
-    let (shape, quantity) = match figure {
-        Figure::SdpFig2 => (Shape::Requests, RATE),
-        Figure::SdpFig4 => (Shape::Requests, CLIENT_CPU),
-        Figure::SdpFig5 => (Shape::OneWay, THROUGHPUT),
-        Figure::SdpFig6 => (Shape::OneWay, CLIENT_CPU),
-        Figure::SdpFig7 => (Shape::OneWay, SERVER_CPU),
-        Figure::SdpFig8 => (Shape::OneWay, DEMAND),
-        Figure::SdpFig12 | Figure::SdpFig13 | Figure::SdpFig14 => {
-            (Shape::OneWay, THROUGHPUT_AND_CPU)
-        }
+    let (shape, quantity) = match figure.name() {
+        "sdp-fig2" => (Shape::Requests, RATE),
+        "sdp-fig4" => (Shape::Requests, CLIENT_CPU),
+        "sdp-fig5" => (Shape::OneWay, THROUGHPUT),
+        "sdp-fig6" => (Shape::OneWay, CLIENT_CPU),
+        "sdp-fig7" => (Shape::OneWay, SERVER_CPU),
+        "sdp-fig8" => (Shape::OneWay, DEMAND),
+        "sdp-fig12" | "sdp-fig13" | "sdp-fig14" => (Shape::OneWay, THROUGHPUT_AND_CPU),
         _ => (Shape::Requests, LATENCY),
     };
-    let (sizes, clients) = match figure {
-        Figure::SdpFig2 | Figure::SdpFig3 | Figure::SdpFig4 => (doubled(LARGEST_REQUEST), vec![1]),
-        Figure::SdpFig5 | Figure::SdpFig6 | Figure::SdpFig7 | Figure::SdpFig8 => {
-            (doubled(LARGEST), vec![1])
-        }
-        Figure::SdpFig10 => (vec![SMALL], CLIENTS.to_vec()),
-        Figure::SdpFig11 => (vec![MEDIUM], CLIENTS.to_vec()),
+    let (sizes, clients) = match figure.name() {
+        "sdp-fig2" | "sdp-fig3" | "sdp-fig4" => (doubled(LARGEST_REQUEST), vec![1]),
+        "sdp-fig5" | "sdp-fig6" | "sdp-fig7" | "sdp-fig8" => (doubled(LARGEST), vec![1]),
+        "sdp-fig10" => (vec![SMALL], CLIENTS.to_vec()),
+        "sdp-fig11" => (vec![MEDIUM], CLIENTS.to_vec()),
         _ => (SIZES_OF_MANY.to_vec(), CLIENTS.to_vec()),
     };
-    let paths = match figure {
-        Figure::SdpFig12 => vec![Path::Carried, Path::Tcp, Path::TcpNs],
-        Figure::SdpFig13 => vec![Path::Tcp],
-        Figure::SdpFig14 => vec![Path::TcpNs],
+    let paths = match figure.name() {
+        "sdp-fig12" => vec![Path::Carried, Path::Tcp, Path::TcpNs],
+        "sdp-fig13" => vec![Path::Tcp],
+        "sdp-fig14" => vec![Path::TcpNs],
         _ => vec![Path::Carried, Path::Udp, Path::Tcp, Path::TcpNs],
     };
     let (mut sizes, mut clients) = if args.quick {
@@ -292,8 +288,8 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
 
 /// The paths that a plot shows: figure 12 is of SDP alone, the others stand in its table for the ratios.
 fn drawn_paths(figure: Figure, paths: &[Path]) -> Vec<Path> {
-    match figure {
-        Figure::SdpFig12 => vec![Path::Carried],
+    match figure.name() {
+        "sdp-fig12" => vec![Path::Carried],
         _ => paths.to_vec(),
     }
 }

@@ -19,7 +19,7 @@ use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram};
 use super::{Costs, Judge, Message, Summary, Update, Work, Worker};
 use crate::distributed::{SolveConfig, beside};
 use crate::local::{Inner, Relaxation, Sweeper};
-use crate::system::{Generate, Solution};
+use crate::system::{Generate, Generated, Solution};
 
 /// A step without computing, too, takes time.
 const STEP_NS: u64 = 100;
@@ -122,8 +122,6 @@ impl Machines {
             inner: Inner::Sweep,
             elements: self.elements,
             combines: false,
-            solution: self.solution,
-            seed: self.seed,
             ..SolveConfig::default()
         }
     }
@@ -134,7 +132,8 @@ impl Machines {
     }
 
     fn run(&self, stop: &dyn Fn() -> bool) -> Result<Found, RelaxError> {
-        let judge = Judge::new(self.system, &self.config(), self.workers)
+        let made = Generated::new(self.system, self.seed, self.solution);
+        let judge = Judge::new(made, &self.config(), self.workers)
             .ok_or_else(|| "a worker needs a row at least".to_owned())?;
         let mut net = Net::new(Seed(self.seed))
             .in_program()
