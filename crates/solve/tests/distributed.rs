@@ -453,6 +453,37 @@ fn divergence_is_explained() {
     assert!(outcome.reason.to_string().contains("diverged"));
 }
 
+/// The answer of a system of two blocks is beyond the largest number: laps overflow at once, and yet the run ends soon, by whatever way of doing laps.
+#[test]
+fn overflow_ends_the_run() {
+    let n: u32 = 40;
+    let mut triplets: Vec<(u32, u32, f64)> = (0..n).map(|row| (row, row, 6e-200)).collect();
+    triplets.extend((1..n).map(|row| (row, row - 1, 1e-200)));
+    triplets.extend((2..n).map(|row| (row - 2, row, 2e-200)));
+    let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+    let rhs = (0..n).map(|row| 1e140 + f64::from(row)).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "tiny".into()).unwrap();
+    for (mode, inner) in [
+        (Mode::Async, Inner::Sweep),
+        (Mode::Async, Inner::Auto),
+        (Mode::Sync, Inner::Sweep),
+        (krylov(Kind::Gmres, Preconditioning::Ilu), Inner::Auto),
+    ] {
+        let config = SolveConfig {
+            mode,
+            inner,
+            may_change: true,
+            ..config()
+        };
+        let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        assert!(!outcome.converged, "{mode:?}: {outcome:?}");
+        if !matches!(mode, Mode::Krylov(_)) {
+            let diverged = matches!(outcome.reason, Reason::Diverged { .. });
+            assert!(diverged, "{mode:?}: {outcome:?}");
+        }
+    }
+}
+
 /// A worker that cannot relax as asked ends the run by name, with its reason.
 #[test]
 fn impossible_lu_is_reported_by_name() {
