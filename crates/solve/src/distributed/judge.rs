@@ -162,6 +162,9 @@ pub(super) struct Judge {
     division: u32,
     /// Whether x may be other than 0.
     moved: bool,
+    /// Whether the run began with x = 0, and whether it ends with that, for no better x was reached.
+    from_zero: bool,
+    ends_with_zero: bool,
     /// Whether an epoch has begun.
     begun: bool,
     limits: Limits,
@@ -202,6 +205,8 @@ impl Judge {
             origin,
             division: origin.first,
             moved: start.is_some(),
+            from_zero: start.is_none(),
+            ends_with_zero: false,
             begun: false,
             limits,
             phase: Phase::Loading,
@@ -246,7 +251,7 @@ impl Judge {
             let held = standings.iter().flatten().map(|told| told.rows.clone());
             judge.unheard = held.filter(|rows| !rows.is_empty()).collect();
         }
-        judge.moved = true;
+        (judge.moved, judge.from_zero) = (true, false);
         for (slot, told) in judge.slots.iter_mut().zip(standings) {
             match told {
                 None => slot.is_gone = true,
@@ -371,7 +376,16 @@ impl Judge {
         };
         self.residual = residual(x);
         (self.reason, self.phase) = (Some(reason), Phase::Done);
+        if self.from_zero && self.residual > 1.0 {
+            self.residual = self.residual_of_zero();
+            self.x.fill(0.0);
+        }
         true
+    }
+
+    /// Relative residual of x = 0.
+    fn residual_of_zero(&self) -> f64 {
+        crate::local::relative(self.rhs_sq.sqrt(), self.rhs_sq.sqrt())
     }
 
     /// Ends the run as interrupted, with the verified x of the pause that this begins. Before the first epoch nothing is to be had: false.
@@ -483,6 +497,9 @@ impl Judge {
                 self.slots[worker].stats = Some(stats);
                 if self.team().all(|slot| slot.stats.is_some()) {
                     self.phase = Phase::Done;
+                    if self.ends_with_zero {
+                        self.x.fill(0.0);
+                    }
                     self.all(&Order::Leave);
                 }
                 Ok(())

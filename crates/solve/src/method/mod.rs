@@ -270,7 +270,7 @@ impl Run<'_> {
                     return Ok(outcome);
                 }
                 Err(DirectError::TooLarge(_)) => {}
-                Err(error @ DirectError::Singular { .. }) => self.notes.push(error.to_string()),
+                Err(error) => self.notes.push(error.to_string()),
             }
         }
         let mut kind = look.kind();

@@ -111,6 +111,11 @@ impl Judge {
             if is_kept {
                 self.residual = self.best.residual;
             }
+            let zero = self.residual_of_zero();
+            let is_worse = self.residual.is_nan() || self.residual > zero;
+            if self.from_zero && is_worse {
+                (self.residual, self.ends_with_zero) = (zero, true);
+            }
             self.all(&Order::Finish {
                 epoch: self.epoch,
                 is_kept,
