@@ -454,6 +454,34 @@ fn divergence_is_explained() {
     assert!(outcome.reason.to_string().contains("diverged"));
 }
 
+/// Where a Krylov method fails, and relaxation after it, too, the run ended for the first reason, and both are told.
+#[test]
+fn the_first_failure_is_the_reason() {
+    let n: usize = 40;
+    let entry = |i: usize| match i % (n + 1) {
+        0 => 1.0,
+        _ => (i * i % 101) as f64 / 25.0 - 2.0,
+    };
+    // The second row is the first one, with another right-hand side.
+    let values = (0..n * n).map(|i| entry(if i / n == 1 { i - n } else { i }));
+    let matrix = Matrix::Dense(Dense::new(n, values.collect()).unwrap());
+    let mut rhs = matrix.times(&vec![1.0; n]);
+    rhs[1] += 10.0;
+    let system = System::new(matrix, Some(rhs), "no solution".into()).unwrap();
+    let config = SolveConfig {
+        mode: krylov(Kind::Gmres, Preconditioning::Jacobi),
+        may_change: true,
+        ..config()
+    };
+    let Solved { outcome, .. } = solve(Over::Shm, 3, 0.0, Input::System(&system), &config);
+    let stalled = matches!(outcome.reason, Reason::Stalled { best } if best <= 1.0);
+    assert!(stalled, "{outcome:?}");
+    for part in ["the residual stood still at", "too: one process"] {
+        let told = outcome.notes.iter().any(|note| note.contains(part));
+        assert!(told, "{part}: {:?}", outcome.notes);
+    }
+}
+
 /// The answer of a system of two blocks is beyond the largest number: laps overflow at once, and yet the run ends soon, by whatever way of doing laps.
 #[test]
 fn overflow_ends_the_run() {

@@ -18,6 +18,7 @@ use super::pace::Worked;
 use super::ranges::without;
 use super::succession;
 use super::watch::{Cause, Policy, Watch};
+use crate::krylov::End;
 use crate::local::Limits;
 use crate::report::Reason;
 use std::collections::VecDeque;
@@ -80,7 +81,7 @@ pub(super) struct Ended {
     /// Exact relative residual.
     pub(super) residual: f64,
     pub(super) verifications: u64,
-    /// The last method.
+    /// The method of x.
     pub(super) method: String,
     pub(super) x: Vec<f64>,
     pub(super) stats: Vec<WorkerStats>,
@@ -155,6 +156,15 @@ impl Best {
     }
 }
 
+/// A Krylov method that failed, and that relaxation followed.
+#[derive(Debug, Clone)]
+struct Failed {
+    method: String,
+    end: End,
+    /// Relative residual of its x.
+    residual: f64,
+}
+
 #[derive(Debug)]
 pub(super) struct Judge {
     config: SolveConfig,
@@ -178,6 +188,8 @@ pub(super) struct Judge {
     interrupted: bool,
     /// Why relaxation is to follow the Krylov method, once that has stopped.
     relaxes: Option<String>,
+    /// The method before relaxation, if that did not follow for the sake of time.
+    failed: Option<Failed>,
     verifications: u64,
     residual: f64,
     best: Best,
@@ -218,6 +230,7 @@ impl Judge {
             disagreements: 0,
             interrupted: false,
             relaxes: None,
+            failed: None,
             verifications: 0,
             residual: f64::NAN,
             best: Best::none(),
@@ -357,7 +370,11 @@ impl Judge {
             reason: self.reason?,
             residual: self.residual,
             verifications: self.verifications,
-            method: self.config.method_name(),
+            method: match &self.failed {
+                // Relaxation reached no better x.
+                Some(failed) if self.residual >= failed.residual => failed.method.clone(),
+                _ => self.config.method_name(),
+            },
             lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
             x: self.x,
             stats: self
