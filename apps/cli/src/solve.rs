@@ -533,6 +533,18 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ];
         output::check_apart(&read, &written)?;
     }
+    if args.plan == Some(PlanName::Only)
+        && let Some(flag) = args.given.first_of(OF_SOLUTIONS)
+    {
+        bail!("{flag}: no effect with --plan=only, which does not solve; leave one of them out");
+    }
+    if !args.uses_chance()
+        && let Some(flag) = args.given.first_of("--seed")
+    {
+        bail!(
+            "{flag}: no effect with the system of a file, of which nothing is random; leave it out, or use --rhs random or --loss"
+        );
+    }
     ensure!(
         args.precision == Precision::Double
             || !matches!(args.mode, ModeName::Threads | ModeName::Single),
@@ -549,6 +561,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
     }
     args.team.check(args.workers)
 }
+
+/// Options of what a run without a solution does not write, or begin with.
+const OF_SOLUTIONS: &str = "--output --history --plot --checkpoint --resume";
 
 /// Most memory of a generated system that is made by the judge, to be ordered.
 const ORDERED_BYTES_MOST: u128 = 256 << 20;
@@ -589,6 +604,14 @@ fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>
 }
 
 impl Args {
+    /// Whether anything depends on `--seed`. Hosts may lose frames by their own settings.
+    fn uses_chance(&self) -> bool {
+        self.generate.is_some()
+            || self.solution() == Some(Solution::Random)
+            || self.team.loss.is_some()
+            || self.team.hosts.is_some()
+    }
+
     /// The solution that `--rhs` names, if it is not a file.
     fn solution(&self) -> Option<Solution> {
         match self.rhs.as_deref().and_then(Path::to_str) {
