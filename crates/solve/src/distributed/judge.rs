@@ -482,7 +482,11 @@ impl Judge {
             {
                 let slot = &mut self.slots[worker];
                 (slot.rhs_sq, slot.held) = (Some(rhs_sq), slot.rows.clone());
-                self.notes.extend(notes);
+                for note in notes {
+                    if !self.notes.contains(&note) {
+                        self.notes.push(note);
+                    }
+                }
                 self.start_if_ready();
                 Ok(())
             }
