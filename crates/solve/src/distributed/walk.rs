@@ -103,6 +103,7 @@ impl Walk {
     }
 
     /// Laps done.
+    #[cfg(test)]
     pub(super) fn laps(&self) -> u64 {
         self.laps
     }
