@@ -336,6 +336,9 @@ pub(crate) fn run(args: Args) -> Outcome {
                 &stop,
             )?;
             run.workers = outcome.laps.len();
+            if (args.mode, run.workers) == (ModeName::Auto, 1) {
+                run.mode = name_of(ModeName::Single);
+            }
             (outcome, Traffic::of_this_process())
         }
         (ModeName::Single, Source::System(system)) => (
@@ -359,12 +362,16 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
                 None => None,
             };
+            let mut failed: Option<String> = None;
             let mut save = |x: &[f64]| {
                 let Some(path) = &args.checkpoint else { return };
                 let x = order.as_ref().map_or(x.to_vec(), |order| order.restore(x));
-                if let Err(error) = write_vector(path, &x) {
-                    eprintln!("tsumuji: {error}"); // the run is worth more than its checkpoint
+                let error = write_vector(path, &x).err().map(|error| error.to_string());
+                // The run is worth more than its checkpoint. What goes on failing is told once.
+                if let Some(error) = error.as_ref().filter(|_| error != failed) {
+                    eprintln!("tsumuji: {error}");
                 }
+                failed = error;
             };
             let kept = distributed::Kept {
                 start: Start {
@@ -398,12 +405,10 @@ pub(crate) fn run(args: Args) -> Outcome {
     run.plan = plan
         .as_ref()
         .and_then(|plan| Compared::new(plan, &outcome, run.workers));
-    if args.json {
-        output::print_json(&show::json_of(&run, &outcome, &traffic)?);
-    } else if !outcome.laps.is_empty() {
+    // Before the files, so that whatever becomes of them takes nothing of it; JSON has their errors, and comes after them.
+    if !args.json && !outcome.laps.is_empty() {
         output::print_text(&show::table(&run, &outcome, &traffic));
     }
-    // After the report: a full disk must not take that, too.
     let title = format!("{}, {} by {}", run.system, run.mode, run.workers);
     let files = Files::of(args.history.as_ref(), args.plot.as_ref());
     let kept = [
@@ -411,8 +416,13 @@ pub(crate) fn run(args: Args) -> Outcome {
         files.and_then(|files| files.write(|| history.csv(), || history.draw(&title))),
     ];
     let is_kept = kept.iter().all(Result::is_ok);
-    for error in kept.iter().filter_map(|kept| kept.as_ref().err()) {
-        eprintln!("tsumuji: {error:#}");
+    let errors = kept.iter().filter_map(|kept| kept.as_ref().err());
+    let errors: Vec<String> = errors.map(|error| format!("{error:#}")).collect();
+    for error in &errors {
+        eprintln!("tsumuji: {error}");
+    }
+    if args.json {
+        output::print_json(&show::json_of(&run, &outcome, &traffic, &errors)?);
     }
     Ok(match outcome.reason {
         Reason::Interrupted => ExitCode::from(INTERRUPTED),
@@ -454,6 +464,18 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ];
         output::check_apart(&read, &written)?;
     }
+    if args.plan == Some(PlanName::Only)
+        && let Some(flag) = args.given.first_of(OF_SOLUTIONS)
+    {
+        bail!("{flag}: no effect with --plan=only, which does not solve; leave one of them out");
+    }
+    if !args.uses_chance()
+        && let Some(flag) = args.given.first_of("--seed")
+    {
+        bail!(
+            "{flag}: no effect with the system of a file, of which nothing is random; leave it out, or use --rhs random or --loss"
+        );
+    }
     ensure!(
         args.precision == Precision::Double
             || !matches!(args.mode, ModeName::Threads | ModeName::Single),
@@ -470,6 +492,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
     }
     args.team.check(args.workers)
 }
+
+/// Options of what a run without a solution does not write, or begin with.
+const OF_SOLUTIONS: &str = "--output --history --plot --checkpoint --resume";
 
 /// Most memory of a generated system that is made by the judge, to be ordered.
 const ORDERED_BYTES_MOST: u128 = 256 << 20;
@@ -522,6 +547,14 @@ fn load(args: &Args, how: How, bar: &Bar) -> anyhow::Result<(Source, Vec<String>
 }
 
 impl Args {
+    /// Whether anything depends on `--seed`. Hosts may lose frames by their own settings.
+    fn uses_chance(&self) -> bool {
+        self.generate.is_some()
+            || self.solution() == Some(Solution::Random)
+            || self.team.loss.is_some()
+            || self.team.hosts.is_some()
+    }
+
     /// The solution that `--rhs` names, if it is not a file.
     fn solution(&self) -> Option<Solution> {
         match self.rhs.as_deref().and_then(Path::to_str) {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::system::{Generate, Matrix, Source, System};
 
-/// Most steps of the power method: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
+/// Most steps of the power method: enough to separate 0.9 from 1; of a radius close to 1 it may stay unknown on which side it is.
 const POWER_STEPS: usize = 30;
 /// Most entries that the power method visits, about a second's worth; never fewer than five steps.
 const POWER_ENTRIES: usize = 500_000_000;
@@ -26,8 +26,10 @@ const LAPS_TOLD: u64 = 1_000_000;
 pub enum Verdict {
     /// Proven, for asynchronous relaxation too.
     Assured,
-    /// The estimate of ρ(|D⁻¹(L+U)|) is below 1, or only sequential relaxation is known to converge.
+    /// Sequential relaxation converges if A is positive definite; of another order nothing is known.
     Likely,
+    /// The bounds of ρ(|D⁻¹(L+U)|) lie on both sides of 1, or there are none.
+    Unknown,
     /// The estimate is 1 or more.
     NotExpected,
 }
@@ -50,6 +52,7 @@ impl std::fmt::Display for Outlook {
         let verdict = match self.verdict {
             Verdict::Assured => "convergence assured",
             Verdict::Likely => "convergence likely",
+            Verdict::Unknown => "convergence unknown",
             Verdict::NotExpected => "convergence not expected",
         };
         write!(f, "{verdict}: {}", self.why)?;
@@ -107,13 +110,13 @@ impl Outlook {
         let symmetric =
             is_symmetric(matrix) && (0..matrix.n()).all(|row| matrix.diagonal(row) > 0.0);
         let (verdict, why) = match (low < 1.0, symmetric) {
-            (true, _) => (Verdict::Likely, estimate),
-            (false, true) => (
+            (_, true) => (
                 Verdict::Likely,
                 format!(
                     "{estimate}; symmetric: assured for one process if positive definite, not for several"
                 ),
             ),
+            (true, false) => (Verdict::Unknown, estimate),
             (false, false) => (Verdict::NotExpected, estimate),
         };
         Self {
@@ -157,7 +160,7 @@ impl Outlook {
 
     fn over_relaxed(omega: f64) -> Self {
         Self {
-            verdict: Verdict::Likely,
+            verdict: Verdict::Unknown,
             why: format!(
                 "with omega {omega} nothing is known beforehand; up to 1 dominance would assure it"
             ),
@@ -330,6 +333,10 @@ mod tests {
         assert_eq!(look(&chain).verdict, Verdict::Assured);
         let apart = dense(3, &[1.0, -1.0, 0.0, -1.0, 1.0, 0.0, 0.0, 0.0, 2.0]);
         assert_ne!(look(&apart).verdict, Verdict::Assured);
+        // Bounds of two parts that have nothing to do with each other: between 0 and 5.
+        let parts = dense(3, &[1.0, 5.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 2.0]);
+        let outlook = look(&parts);
+        assert_eq!(outlook.verdict, Verdict::Unknown, "{outlook}");
     }
 
     /// A radius below 1 is found without dominance, by scaling.

@@ -342,12 +342,21 @@ pub fn alone_is_faster(
     let shared = alone / workers as f64 + exchange;
     (workers > 1 && alone < ALONE_GAIN * shared).then(|| {
         format!(
-            "one process is expected to iterate faster: {:.0} us an iteration, {:.0} us by {workers} workers over {} (computed)",
-            1e6 * alone,
-            1e6 * shared,
+            "one process is expected to iterate faster: {} an iteration, {} by {workers} workers over {} (computed)",
+            microseconds(alone),
+            microseconds(shared),
             link.name
         )
     })
+}
+
+/// As text: of a few of them with a digit behind the point.
+fn microseconds(seconds: f64) -> String {
+    match 1e6 * seconds {
+        few if few < 0.1 => "less than 0.1 us".to_owned(),
+        few if few < 10.0 => format!("{few:.1} us"),
+        many => format!("{many:.0} us"),
+    }
 }
 
 /// Laps that values of the lap before cost several workers: assumed.
@@ -454,6 +463,9 @@ mod tests {
         };
         let why = faster("poisson2d:30", 2, 0.0).unwrap();
         assert!(why.contains("by 2 workers over udp"), "{why}");
+        assert_eq!(microseconds(3e-8), "less than 0.1 us");
+        assert_eq!(microseconds(2.04e-6), "2.0 us");
+        assert_eq!(microseconds(3.21e-4), "321 us");
         assert_eq!(faster("poisson2d:30", 1, 0.0), None);
         assert_eq!(faster("dense:3000", 8, 0.0), None);
         assert_eq!(faster("poisson2d:300", 2, 0.0), None);

@@ -77,6 +77,11 @@ impl std::fmt::Display for Reason {
                 "stopped after {limit} laps without reaching the tolerance: allow more (--max-laps), or try another \
                  --method"
             ),
+            Reason::Diverged { residual } if !residual.is_finite() => write!(
+                f,
+                "diverged: numbers grew beyond the largest there is; this method does not converge for this system, or its \
+                 solution is no number of 64 bits (try another --method; for relaxation a smaller --omega or fewer workers)"
+            ),
             Reason::Diverged { residual } => write!(
                 f,
                 "diverged: the relative residual grew to {residual:.1e}; this method does not converge for this system \

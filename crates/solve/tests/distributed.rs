@@ -430,7 +430,7 @@ fn laps_run_out_with_a_true_residual() {
     }
 }
 
-/// A system for which relaxation diverges ends soon, says so, and in finite numbers.
+/// A system for which relaxation diverges ends soon, says so, and with an x that is no worse than 0.
 #[test]
 fn divergence_is_explained() {
     // Far from dominant diagonals, and of no symmetry: no order of the rows converges.
@@ -448,8 +448,69 @@ fn divergence_is_explained() {
         matches!(outcome.reason, Reason::Diverged { .. }),
         "{outcome:?}"
     );
-    assert!(outcome.residual.is_finite() && outcome.residual > 1.0);
+    assert!(outcome.residual <= 1.0, "{}", outcome.residual);
+    assert!((true_residual(&system, &outcome.x) - outcome.residual).abs() < 1e-9);
     assert!(outcome.reason.to_string().contains("diverged"));
+}
+
+/// Where a Krylov method fails, and relaxation after it, too, the run ended for the first reason, and both are told.
+#[test]
+fn the_first_failure_is_the_reason() {
+    let n: usize = 40;
+    let entry = |i: usize| match i % (n + 1) {
+        0 => 1.0,
+        _ => (i * i % 101) as f64 / 25.0 - 2.0,
+    };
+    // The second row is the first one, with another right-hand side.
+    let values = (0..n * n).map(|i| entry(if i / n == 1 { i - n } else { i }));
+    let matrix = Matrix::Dense(Dense::new(n, values.collect()).unwrap());
+    let mut rhs = matrix.times(&vec![1.0; n]);
+    rhs[1] += 10.0;
+    let system = System::new(matrix, Some(rhs), "no solution".into()).unwrap();
+    let config = SolveConfig {
+        mode: krylov(Kind::Gmres, Preconditioning::Jacobi),
+        may_change: true,
+        ..config()
+    };
+    let Solved { outcome, .. } = solve(Over::Shm, 3, 0.0, Input::System(&system), &config);
+    let stalled = matches!(outcome.reason, Reason::Stalled { best } if best <= 1.0);
+    assert!(stalled, "{outcome:?}");
+    for part in ["the residual stood still at", "too: one process"] {
+        let told = outcome.notes.iter().any(|note| note.contains(part));
+        assert!(told, "{part}: {:?}", outcome.notes);
+    }
+}
+
+/// The answer of a system of two blocks is beyond the largest number: laps overflow at once, and yet the run ends soon, by whatever way of doing laps.
+#[test]
+fn overflow_ends_the_run() {
+    let n: u32 = 40;
+    let mut triplets: Vec<(u32, u32, f64)> = (0..n).map(|row| (row, row, 6e-200)).collect();
+    triplets.extend((1..n).map(|row| (row, row - 1, 1e-200)));
+    triplets.extend((2..n).map(|row| (row - 2, row, 2e-200)));
+    let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+    let rhs = (0..n).map(|row| 1e140 + f64::from(row)).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "tiny".into()).unwrap();
+    for (mode, inner) in [
+        (Mode::Async, Inner::Sweep),
+        (Mode::Async, Inner::Auto),
+        (Mode::Sync, Inner::Sweep),
+        (krylov(Kind::Gmres, Preconditioning::Ilu), Inner::Auto),
+    ] {
+        let config = SolveConfig {
+            mode,
+            inner,
+            may_change: true,
+            ..config()
+        };
+        let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        assert!(!outcome.converged, "{mode:?}: {outcome:?}");
+        assert!(outcome.residual <= 1.0, "{mode:?}: {outcome:?}");
+        if !matches!(mode, Mode::Krylov(_)) {
+            let diverged = matches!(outcome.reason, Reason::Diverged { .. });
+            assert!(diverged, "{mode:?}: {outcome:?}");
+        }
+    }
 }
 
 /// A worker that cannot relax as asked ends the run by name, with its reason.

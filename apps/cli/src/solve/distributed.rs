@@ -93,6 +93,10 @@ pub(super) fn solve(
         {
             let (lost, _) = lost(&failure);
             let reason = lost.reason;
+            let traffic = Traffic {
+                lost_workers: traffic.lost_workers.max(1),
+                ..traffic
+            };
             Ok((Outcome { reason, ..outcome }, traffic))
         }
         Ok((result, _)) => result,
@@ -159,6 +163,7 @@ fn traffic(solved: &Solved) -> Traffic {
 
 /// The outcome of a run without a result.
 fn ended(reason: Reason) -> (Outcome, Traffic) {
+    let lost_workers = usize::from(matches!(reason, Reason::WorkerLost { .. }));
     let outcome = Outcome {
         converged: false,
         reason,
@@ -170,7 +175,11 @@ fn ended(reason: Reason) -> (Outcome, Traffic) {
         notes: Vec::new(),
         x: Vec::new(),
     };
-    (outcome, Traffic::default())
+    let traffic = Traffic {
+        lost_workers,
+        ..Traffic::default()
+    };
+    (outcome, traffic)
 }
 
 /// The outcome of a worker that its launcher saw fail.

@@ -39,6 +39,11 @@ impl How {
                 args.method
             );
         }
+        if let (Some(flag), true) = (args.given.first_of("--max-laps"), direct) {
+            anyhow::bail!(
+                "{flag}: no effect with --method direct, which does neither laps nor iterations; leave one of them out"
+            );
+        }
         ensure!(
             args.preconditioner.is_none() || matches!(args.method, Method::Cg | Method::Gmres),
             "--preconditioner: only conjugate gradients and GMRES have one; use --method cg or gmres"
@@ -132,8 +137,8 @@ pub(super) struct Settled {
 pub(super) const LAPS: &str = "--executor --elements --inner --omega --precision";
 
 /// Options that have an effect between processes only.
-const MESSAGES: &str = "--hosts --link --loss --executor --elements --threads --congestion --metrics --admit --weights --checkpoint --resume --outlive \
-                        --take-over --key --seal --open";
+const MESSAGES: &str = "--hosts --link --loss --executor --elements --threads --congestion --metrics --admit --weights --checkpoint --resume --lease \
+                        --outlive --take-over --key --seal --open";
 
 impl Args {
     /// The first option that has an effect between processes only.

@@ -193,8 +193,13 @@ pub(super) struct Run {
     pub(super) plan: Option<Compared>,
 }
 
-/// The one object of `--json`.
-pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow::Result<Value> {
+/// The one object of `--json`. `errors`: of files that were not written.
+pub(super) fn json_of(
+    run: &Run,
+    outcome: &Outcome,
+    traffic: &Traffic,
+    errors: &[String],
+) -> anyhow::Result<Value> {
     let mut value = serde_json::to_value(outcome)?;
     let more = json!({
         "explanation": outcome.reason.to_string(),
@@ -219,6 +224,9 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow
     });
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);
+        if !errors.is_empty() {
+            value.insert("error".to_owned(), errors.join("; ").into());
+        }
     }
     Ok(value)
 }
@@ -398,7 +406,11 @@ mod tests {
             peak_rss_bytes: vec![5_000_000, 6_000_000],
             laps_beside: vec![7, 0],
         };
-        let value = json_of(&run, &outcome, &traffic).unwrap();
+        let value = json_of(&run, &outcome, &traffic, &[]).unwrap();
+        assert!(value.get("error").is_none());
+        let errors = ["x.npy: the disk is full", "a.csv: too"].map(str::to_owned);
+        let failed = json_of(&run, &outcome, &traffic, &errors).unwrap();
+        assert_eq!(failed["error"], "x.npy: the disk is full; a.csv: too");
         for field in [
             "converged",
             "reason",

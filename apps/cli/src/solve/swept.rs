@@ -3,13 +3,15 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::report;
+use tsumuji_solve::method::Method;
 
-use super::Args;
+use super::{Args, ModeName};
 use crate::bench::interruptible;
+use crate::named::name_of;
 use crate::output::{self, Files};
 use crate::sweep::{self, Sweep, Variable};
 use crate::talk::Talk;
@@ -43,6 +45,9 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         sweep.variable != Variable::Rows || args.generate.is_some(),
         "--sweep n=…: give --generate, whose size is varied"
     );
+    if let Some(flag) = without_effect(sweep.variable, args) {
+        bail!("--sweep {name}=…: {name} would have no effect with {flag}; leave one of them out");
+    }
     let words = words(std::env::args_os().skip(2), sweep.variable);
     let kind = args.generate.map(|what| what.to_string());
     let kind = kind
@@ -83,6 +88,23 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
             false => DONE,
         })
     })
+}
+
+/// The option beside which the quantity has no effect, so that every run would be refused.
+fn without_effect(variable: Variable, args: &Args) -> Option<String> {
+    let (by_method, by_mode) = match variable {
+        Variable::Elements => (
+            args.method.is_global(),
+            matches!(args.mode, ModeName::Threads | ModeName::Single),
+        ),
+        Variable::Workers => (args.method == Method::Direct, args.mode == ModeName::Single),
+        Variable::Rows => (false, false),
+    };
+    match (by_method, by_mode) {
+        (true, _) => Some(format!("--method {}", args.method)),
+        (_, true) => Some(format!("--mode {}", name_of(args.mode))),
+        _ => None,
+    }
 }
 
 /// The words of the command without those of the sweep.

@@ -291,6 +291,7 @@ fn options_without_effect() {
             &["--elements", "8"],
             &["--congestion", "suci"],
             &["--metrics", "local"],
+            &["--lease", "5"],
             &["--key", &key],
             &["--open"],
         ] {
@@ -303,6 +304,49 @@ fn options_without_effect() {
         assert_refused(&["paper", figure, "--nodes", "4"], &words);
     }
     assert_refused(&["paper", "--list", "--csv", "x.csv"], &["--list", "--csv"]);
+}
+
+/// What would be ignored is refused, and a sweep before its first run.
+#[test]
+fn options_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 2 1\n";
+    let matrix = file(folder.path(), "A.mtx", matrix);
+    let x = folder.path().join("x.npy").to_str().unwrap().to_owned();
+    let csv = folder.path().join("a.csv").to_str().unwrap().to_owned();
+    for (more, words) in [
+        (&["--seed", "2"][..], &["--seed", "random"][..]),
+        (
+            &["--plan=only", "--output", &x],
+            &["--output", "--plan=only"],
+        ),
+        (
+            &["--plan=only", "--history", &csv],
+            &["--history", "--plan=only"],
+        ),
+        (
+            &["--method", "direct", "--max-laps", "9"],
+            &["--max-laps", "--method direct"],
+        ),
+        (
+            &["--sweep", "elements=1,4", "--method", "direct"],
+            &["--sweep", "--method direct"],
+        ),
+        (
+            &["--sweep", "elements=1,4", "--method", "cg"],
+            &["--sweep", "--method cg"],
+        ),
+        (
+            &["--sweep", "elements=1,4", "--mode", "single"],
+            &["--sweep", "--mode single"],
+        ),
+        (
+            &["--sweep", "workers=1,2", "--method", "direct"],
+            &["--sweep", "--method direct"],
+        ),
+    ] {
+        assert_refused(&[&["solve", &matrix][..], more].concat(), words);
+    }
 }
 
 /// Key files that cannot be used are found before anything starts; where there is no key the line says what makes one.

@@ -232,6 +232,7 @@ fn full_disk() {
         "2",
         "--output",
         output.to_str().unwrap(),
+        "--json",
     ]);
     let left: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
@@ -245,8 +246,10 @@ fn full_disk() {
     let complaint = text(&run.stderr);
     assert!(unmounted);
     assert_eq!(run.status.code(), Some(1), "{complaint}");
-    let report = text(&run.stdout);
-    assert!(report.contains("converged"), "the report is kept: {report}");
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).expect("it is kept");
+    assert_eq!(report["reason"], "converged", "{report}");
+    let error = report["error"].as_str().expect("of the file");
+    assert!(error.contains("x.npy") && error.contains("full"), "{error}");
     assert!(
         complaint.contains("x.npy") && complaint.contains("full"),
         "{complaint}"

@@ -38,8 +38,11 @@ const REPAIR_EVERY_NS: u64 = 2_000_000;
 /// second such lap changes nothing at all.
 const QUIET_LAPS_SWEEP: u32 = 4;
 const QUIET_LAPS_LU: u32 = 1;
-/// An estimate this many times ‖b‖ makes a worker stop by itself, so that numbers stay finite until the judge asks.
-const OVERFLOW_GUARD: f64 = 1e12;
+/// An estimate this many times ‖b‖ makes a worker stop by itself, so that numbers stay finite until the judge asks. It reports a residual without
+/// bounds, and so the judge asks at once.
+pub(super) const OVERFLOW_GUARD: f64 = 1e12;
+/// Estimates above this many times ‖b‖ are not taken over into another epoch: that begins with another x, mostly a combination of former ones.
+const FORGOTTEN: f64 = 1e4;
 
 /// The automatic setting sends at least this many frames a lap, unless they would be smaller than the small frame: with fewer, laps are lost to
 /// staleness, and hardly any time is saved.
@@ -286,6 +289,10 @@ impl Field {
         self.board.begin_epoch(epoch);
         self.sweeper.x_has_changed();
         (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
+        if self.walk.is_known() && self.is_beyond(FORGOTTEN) {
+            self.walk.forget();
+            self.round = Round::new(self.neighbours.len());
+        }
         if !first {
             self.lap = self.lap.next();
         }
@@ -393,11 +400,13 @@ impl Field {
         if reached.lap {
             self.lap = self.lap.next();
             self.quiet_laps += 1;
-            self.round.lap(self.walk.estimate().measured_sq, heard);
+            if reached.estimate {
+                self.round.lap(self.walk.estimate().measured_sq, heard);
+            }
         } else if reached.estimate {
             self.round.look(heard);
         }
-        self.mind(outlet, computed, reached.estimate || self.walk.laps() == 0)?;
+        self.mind(outlet, computed, reached.estimate || !self.walk.is_known())?;
         let done = outlet.now_ns();
         let received_ns = std::mem::take(&mut self.received_ns);
         self.refused += published.refused;
@@ -448,13 +457,23 @@ impl Field {
         }
     }
 
-    /// Nothing more to do in this epoch: all workers have done all laps, or numbers grow beyond bounds.
+    /// Nothing more to do in this epoch: all workers have done all laps, or numbers grow beyond bounds. Either is reported, for which there must be an
+    /// estimate.
     fn is_done(&self) -> bool {
+        let all_laps = self.laps_are_done() && !self.others_are_behind();
+        self.walk.is_known() && (all_laps || self.is_wild())
+    }
+
+    /// Whether numbers grow beyond bounds.
+    fn is_wild(&self) -> bool {
+        self.walk.is_known() && self.is_beyond(OVERFLOW_GUARD)
+    }
+
+    /// Whether the estimate is no number, or more than `factor` times ‖b‖.
+    fn is_beyond(&self, factor: f64) -> bool {
         let rhs_sq = if self.rhs_sq > 0.0 { self.rhs_sq } else { 1.0 };
-        let limit = OVERFLOW_GUARD * OVERFLOW_GUARD * rhs_sq;
         let measured_sq = self.walk.estimate().measured_sq;
-        let wild = self.walk.laps() > 0 && (measured_sq.is_nan() || measured_sq > limit);
-        wild || (self.laps_are_done() && !self.others_are_behind())
+        !measured_sq.is_finite() || measured_sq > factor * factor * rhs_sq
     }
 
     fn laps_are_done(&self) -> bool {
@@ -489,7 +508,9 @@ impl Field {
     ) -> Result<(), O::Error> {
         if estimate && now.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS {
             self.reported_ns = now;
-            if self.walk.laps() > 0 {
+            if self.is_wild() {
+                self.report(outlet, Estimate::UNBOUNDED)?;
+            } else if self.walk.is_known() {
                 self.report(outlet, self.round.estimate(self.walk.estimate()))?;
             } else {
                 // The first lap may take longer than a lease.

@@ -18,6 +18,7 @@ use super::pace::Worked;
 use super::ranges::without;
 use super::succession;
 use super::watch::{Cause, Policy, Watch};
+use crate::krylov::End;
 use crate::local::Limits;
 use crate::report::Reason;
 use std::collections::VecDeque;
@@ -80,7 +81,7 @@ pub(super) struct Ended {
     /// Exact relative residual.
     pub(super) residual: f64,
     pub(super) verifications: u64,
-    /// The last method.
+    /// The method of x.
     pub(super) method: String,
     pub(super) x: Vec<f64>,
     pub(super) stats: Vec<WorkerStats>,
@@ -155,6 +156,15 @@ impl Best {
     }
 }
 
+/// A Krylov method that failed, and that relaxation followed.
+#[derive(Debug, Clone)]
+struct Failed {
+    method: String,
+    end: End,
+    /// Relative residual of its x.
+    residual: f64,
+}
+
 #[derive(Debug)]
 pub(super) struct Judge {
     config: SolveConfig,
@@ -162,6 +172,9 @@ pub(super) struct Judge {
     division: u32,
     /// Whether x may be other than 0.
     moved: bool,
+    /// Whether the run began with x = 0, and whether it ends with that, for no better x was reached.
+    from_zero: bool,
+    ends_with_zero: bool,
     /// Whether an epoch has begun.
     begun: bool,
     limits: Limits,
@@ -175,6 +188,8 @@ pub(super) struct Judge {
     interrupted: bool,
     /// Why relaxation is to follow the Krylov method, once that has stopped.
     relaxes: Option<String>,
+    /// The method before relaxation, if that did not follow for the sake of time.
+    failed: Option<Failed>,
     verifications: u64,
     residual: f64,
     best: Best,
@@ -202,6 +217,8 @@ impl Judge {
             origin,
             division: origin.first,
             moved: start.is_some(),
+            from_zero: start.is_none(),
+            ends_with_zero: false,
             begun: false,
             limits,
             phase: Phase::Loading,
@@ -213,6 +230,7 @@ impl Judge {
             disagreements: 0,
             interrupted: false,
             relaxes: None,
+            failed: None,
             verifications: 0,
             residual: f64::NAN,
             best: Best::none(),
@@ -246,7 +264,7 @@ impl Judge {
             let held = standings.iter().flatten().map(|told| told.rows.clone());
             judge.unheard = held.filter(|rows| !rows.is_empty()).collect();
         }
-        judge.moved = true;
+        (judge.moved, judge.from_zero) = (true, false);
         for (slot, told) in judge.slots.iter_mut().zip(standings) {
             match told {
                 None => slot.is_gone = true,
@@ -352,7 +370,11 @@ impl Judge {
             reason: self.reason?,
             residual: self.residual,
             verifications: self.verifications,
-            method: self.config.method_name(),
+            method: match &self.failed {
+                // Relaxation reached no better x.
+                Some(failed) if self.residual >= failed.residual => failed.method.clone(),
+                _ => self.config.method_name(),
+            },
             lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
             x: self.x,
             stats: self
@@ -371,7 +393,16 @@ impl Judge {
         };
         self.residual = residual(x);
         (self.reason, self.phase) = (Some(reason), Phase::Done);
+        if self.from_zero && self.residual > 1.0 {
+            self.residual = self.residual_of_zero();
+            self.x.fill(0.0);
+        }
         true
+    }
+
+    /// Relative residual of x = 0.
+    fn residual_of_zero(&self) -> f64 {
+        crate::local::relative(self.rhs_sq.sqrt(), self.rhs_sq.sqrt())
     }
 
     /// Ends the run as interrupted, with the verified x of the pause that this begins. Before the first epoch nothing is to be had: false.
@@ -451,7 +482,11 @@ impl Judge {
             {
                 let slot = &mut self.slots[worker];
                 (slot.rhs_sq, slot.held) = (Some(rhs_sq), slot.rows.clone());
-                self.notes.extend(notes);
+                for note in notes {
+                    if !self.notes.contains(&note) {
+                        self.notes.push(note);
+                    }
+                }
                 self.start_if_ready();
                 Ok(())
             }
@@ -483,6 +518,9 @@ impl Judge {
                 self.slots[worker].stats = Some(stats);
                 if self.team().all(|slot| slot.stats.is_some()) {
                     self.phase = Phase::Done;
+                    if self.ends_with_zero {
+                        self.x.fill(0.0);
+                    }
                     self.all(&Order::Leave);
                 }
                 Ok(())

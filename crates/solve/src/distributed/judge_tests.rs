@@ -303,7 +303,7 @@ fn laps_run_out() {
     }
 }
 
-/// A system that is far from dominance ends as diverged, with finite numbers.
+/// A system that is far from dominance ends as diverged, with an x that is no worse than 0.
 #[test]
 fn divergence_ends() {
     for mode in [Mode::Async, Mode::Sync] {
@@ -314,7 +314,7 @@ fn divergence_ends() {
                 "{:?}",
                 verdict.reason
             );
-            assert!(verdict.residual.is_finite() && verdict.residual > 1.0);
+            assert!(verdict.residual <= 1.0, "{}", verdict.residual);
         }
     }
 }
@@ -419,6 +419,41 @@ fn one_low_report_is_not_enough() {
     assert_eq!(judge.stage(), Stage::Verifying);
     let orders: Vec<Order> = judge.out().drain(..).map(|(_, order)| order).collect();
     assert_eq!(orders, vec![Order::Pause { epoch: 2 }; 2]);
+}
+
+/// A worker that rests because its numbers have no bounds holds up nobody, however few laps it has done and however many others do: each epoch is
+/// verified at once, and the run ends after some.
+#[test]
+fn a_wild_worker_ends_the_run() {
+    for wild in [f64::INFINITY, f64::NAN] {
+        let mut judge = judge();
+        for epoch in 2.. {
+            assert_eq!((judge.stage(), judge.epoch), (Stage::Iterating, epoch));
+            for (worker, laps, measured_sq) in [(0, 3.0, wild), (1, 60.0, 1e-3)] {
+                let mut report = report(1, measured_sq);
+                (report.epoch, report.laps) = (epoch, laps);
+                judge.report(worker, report);
+            }
+            assert_eq!(judge.stage(), Stage::Verifying, "{wild} in epoch {epoch}");
+            for worker in 0..2 {
+                judge.answer(worker, &frozen(epoch, [5, 7])).unwrap();
+            }
+            for worker in 0..2 {
+                let residual = Answer::Residual {
+                    epoch,
+                    residual_sq: 5e5,
+                    magnitude_sq: 0.0,
+                    dots: vec![],
+                };
+                judge.answer(worker, &residual.encode()).unwrap();
+            }
+            if judge.stage() == Stage::Collecting {
+                assert_eq!(judge.reason, Some(Reason::Diverged { residual: 1e3 }));
+                assert_eq!(judge.verifications, 6);
+                break;
+            }
+        }
+    }
 }
 
 fn frozen(epoch: u32, held: [u32; 2]) -> Vec<u8> {

@@ -327,6 +327,14 @@ pub(super) struct Estimate {
     pub(super) expected_sq: f64,
 }
 
+impl Estimate {
+    /// Of a residual that is not known yet, or beyond all bounds.
+    pub(super) const UNBOUNDED: Self = Self {
+        measured_sq: f64::INFINITY,
+        expected_sq: f64::INFINITY,
+    };
+}
+
 /// Progress of a worker. Sent as a datagram to the judge: it may be lost, and the next one is newer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LapReport {
@@ -347,10 +355,7 @@ impl LapReport {
         number: 0,
         laps: 0.0,
         busy: None,
-        estimate: Estimate {
-            measured_sq: f64::INFINITY,
-            expected_sq: f64::INFINITY,
-        },
+        estimate: Estimate::UNBOUNDED,
     };
 
     /// Payload of the datagram; epoch and number travel in its header.

@@ -58,7 +58,7 @@ impl Round {
         if self.last_laps <= 1 && self.laps == 0 && (self.last_laps == 1 || self.since.is_empty()) {
             return walk;
         }
-        let measured_sq = self.last_sq.max(self.sum * self.sum).max(walk.measured_sq);
+        let measured_sq = larger(larger(self.last_sq, self.sum * self.sum), walk.measured_sq);
         let ratio = self.last_sq / self.before_sq;
         // Before the second round nothing is expected: ∞ / ∞, and x / ∞ at the first end of a round.
         let known = self.before_sq.is_finite() && !ratio.is_nan();
@@ -67,6 +67,11 @@ impl Round {
             expected_sq: measured_sq * if known { ratio.min(1.0) } else { 1.0 },
         }
     }
+}
+
+/// The larger of two numbers, or NaN if one of them is: `f64::max` would drop that.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
 }
 
 #[cfg(test)]
@@ -135,5 +140,18 @@ mod tests {
             round.estimate(walk(1e-30)).expected_sq < 0.1,
             "a quarter in norm, once more"
         );
+    }
+
+    /// What is not a number stays so, wherever it comes from.
+    #[test]
+    fn nan_is_not_dropped() {
+        for (lap, walked) in [(f64::NAN, 1.0), (1.0, f64::NAN)] {
+            let mut round = Round::new(1);
+            round.lap(1.0, [1].into_iter());
+            round.lap(lap, [1].into_iter());
+            let estimate = round.estimate(walk(walked));
+            assert!(estimate.measured_sq.is_nan(), "{estimate:?}");
+            assert!(estimate.expected_sq.is_nan(), "{estimate:?}");
+        }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Walk {
     /// The next row.
     at: usize,
     laps: u64,
+    /// Laps that must be done before there is an estimate, less one.
+    unknown_laps: u64,
     /// Σ r² of the current part.
     sum: f64,
     /// Σ r² of each part when last completed, and one lap earlier.
@@ -43,6 +45,7 @@ impl Walk {
             part_rows: part_rows(own.len(), frame),
             own,
             laps: 0,
+            unknown_laps: 0,
             sum: 0.0,
             parts: [0.0; PARTS],
             before: [0.0; PARTS],
@@ -67,7 +70,7 @@ impl Walk {
             self.parts[0] = squares;
             self.laps += 1;
             return Reached {
-                estimate: true,
+                estimate: self.is_known(),
                 lap: true,
             };
         }
@@ -89,7 +92,7 @@ impl Walk {
             self.laps += 1;
         }
         Reached {
-            estimate: self.laps > 0,
+            estimate: self.is_known(),
             lap,
         }
     }
@@ -100,6 +103,7 @@ impl Walk {
     }
 
     /// Laps done.
+    #[cfg(test)]
     pub(super) fn laps(&self) -> u64 {
         self.laps
     }
@@ -109,13 +113,22 @@ impl Walk {
         self.laps as f64 + (self.at - self.own.start) as f64 / self.own.len() as f64
     }
 
-    /// Infinite before the first lap is done.
+    /// Whether there is an estimate: a whole lap was measured.
+    pub(super) fn is_known(&self) -> bool {
+        self.laps > self.unknown_laps
+    }
+
+    /// What was measured so far is void: x was moved since. There is an estimate again after the next whole lap.
+    pub(super) fn forget(&mut self) {
+        self.unknown_laps = self.laps + u64::from(!self.is_at_start());
+        self.sum = 0.0;
+        (self.parts, self.before) = ([0.0; PARTS], [0.0; PARTS]);
+    }
+
+    /// Infinite while there is none.
     pub(super) fn estimate(&self) -> Estimate {
-        if self.laps == 0 {
-            return Estimate {
-                measured_sq: f64::INFINITY,
-                expected_sq: f64::INFINITY,
-            };
+        if !self.is_known() {
+            return Estimate::UNBOUNDED;
         }
         let measured_sq: f64 = self.parts.iter().sum();
         // During the second lap `before` lacks parts, which makes the ratio larger: nothing is expected too early.
@@ -219,5 +232,30 @@ mod tests {
                 expected_sq: 4.0
             }
         );
+    }
+
+    /// After x was moved there is no estimate before a whole lap, and laps are counted on.
+    #[test]
+    fn estimates_of_another_x_are_forgotten() {
+        for begun in [0, 2, 6] {
+            let mut walk = Walk::new(0..64, 1);
+            let step = |walk: &mut Walk, squares: f64| {
+                let next = walk.next(16);
+                walk.advance(&next, squares)
+            };
+            for _ in 0..4 + begun / 2 {
+                step(&mut walk, 1e300);
+            }
+            let laps = walk.laps();
+            walk.forget();
+            let mut steps = 0;
+            while !step(&mut walk, 1.0).estimate {
+                steps += 1;
+                assert_eq!(walk.estimate(), Estimate::UNBOUNDED);
+            }
+            assert!((3..8).contains(&steps), "{steps}");
+            assert!(walk.laps() > laps);
+            assert_eq!(walk.estimate().measured_sq, 4.0);
+        }
     }
 }

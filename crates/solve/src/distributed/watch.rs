@@ -6,6 +6,7 @@
 //!
 //! Invariant: epochs end for any estimates: by `max_laps` at the latest.
 
+use super::field::OVERFLOW_GUARD;
 use crate::krylov::End;
 use crate::local::{Limits, StopRule};
 use crate::report::Reason;
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// A new best must be this much smaller, as ratio of squares.
 const BETTER: f64 = 0.99;
-/// Growth of the estimate over the best so far, as ratio of norms, at which the exact residual is computed.
+/// Growth of the estimate over ‖b‖, as ratio of norms, at which the exact residual is computed; each time it allows as much more, up to the estimate at
+/// which workers stop by themselves.
 const GROWTH: f64 = 1e4;
 /// A failed verification lowers the threshold by the factor by which the residual exceeds the tolerance, and by this factor more.
 const TIGHTER: f64 = 0.5;
@@ -101,7 +103,7 @@ impl Watch {
     /// Observes Σ r² over all workers after `laps` laps of the slowest one. Never returns [`Cause::Candidate`]: one observation is not enough for it
     /// where estimates are of different age.
     pub(super) fn trouble(&mut self, measured_sq: f64, laps: f64) -> Option<Cause> {
-        if measured_sq.is_nan() || measured_sq > self.growth_sq {
+        if !measured_sq.is_finite() || measured_sq > self.growth_sq {
             return Some(Cause::Growth);
         }
         if laps >= self.max_laps as f64 {
@@ -250,16 +252,20 @@ impl Policy {
                 let needed = (self.rule.limits().tolerance() / residual).min(1.0);
                 self.tightening = (self.tightening * needed * TIGHTER).max(TIGHTEST);
             }
-            Cause::Growth => self.growth *= GROWTH,
             Cause::Interrupt => {}
             // Sums that round otherwise than those of the method find a residual a little above the tolerance: it begins again from there.
-            Cause::Stall | Cause::Slow | Cause::Krylov(_) => {
+            Cause::Growth | Cause::Stall | Cause::Slow | Cause::Krylov(_) => {
+                if cause == Cause::Growth {
+                    self.growth = (self.growth * GROWTH).min(OVERFLOW_GUARD);
+                }
                 let fell = combined < self.standing * SMALLER;
                 self.standstills = if fell { 0 } else { self.standstills + 1 };
                 self.standing = self.standing.min(combined);
                 if self.standstills >= STANDSTILLS {
                     return Some(if StopRule::is_rounding(self.best, rounding) {
                         Reason::Stagnated { floor: self.best }
+                    } else if cause == Cause::Growth && residual > 1.0 {
+                        Reason::Diverged { residual }
                     } else {
                         Reason::Stalled { best: self.best }
                     });
@@ -340,6 +346,43 @@ mod tests {
             1e6 * (-((lap as f64 - 40.0) / 10.0).powi(2)).exp() + 0.5f64.powi(lap as i32)
         };
         assert_eq!(run(1e-10, 1.0, hump).0, Reason::Converged);
+    }
+
+    /// Estimates that grow in every epoch, or overflow, while the exact residual stays moderate, end the run after a few verifications.
+    #[test]
+    fn growth_without_end_is_divergence() {
+        for wild in [1e11, 1e30, f64::INFINITY, f64::NAN] {
+            let mut policy = policy(1e-10);
+            let (mut lap, mut looks) = (0, 0);
+            let reason = loop {
+                let (cause, end) = epoch(&policy, lap, |_| wild);
+                assert_eq!((cause, end), (Cause::Growth, lap + 1), "{wild}");
+                lap = end;
+                looks += 1;
+                if let Some(reason) = policy.verified(cause, lap, 3e3, 0.9, 1e-17) {
+                    break reason;
+                }
+                if wild == 1e11 && looks == 2 {
+                    break Reason::Converged; // no more than workers bear
+                }
+            };
+            if wild == 1e11 {
+                continue;
+            }
+            assert_eq!(reason, Reason::Diverged { residual: 3e3 }, "{wild}");
+            assert_eq!(looks, STANDSTILLS + 1, "{wild}");
+        }
+    }
+
+    /// Growth that ends each time, with a residual that falls from pause to pause, is no divergence.
+    #[test]
+    fn growth_with_progress_goes_on() {
+        let mut policy = policy(1e-10);
+        for look in 1..40 {
+            let combined = 0.9f64.powi(look);
+            let verified = policy.verified(Cause::Growth, look as u64, 1e5, combined, 1e-17);
+            assert_eq!(verified, None);
+        }
     }
 
     /// A residual that stands still, at the rounding level or far above it, ends the run and is reported.

@@ -471,11 +471,9 @@ impl Worker {
             });
             let differs = |(_, made): &(_, Preconditioner)| made.differs(krylov.preconditioning);
             notes.extend(self.preconditioners.iter().find_map(differs).map(|made| {
-                format!(
-                    "worker {} preconditions by {made}: there is no {}",
-                    self.me + 1,
-                    krylov.preconditioning
-                )
+                // The same of all workers, so that it is told once.
+                let asked = krylov.preconditioning;
+                format!("rows are preconditioned by {made} where there is no {asked}")
             }));
         }
         let carried = std::mem::take(&mut self.carried);

@@ -57,6 +57,11 @@ impl<'a> Part<'a> {
         self.rows_most
     }
 
+    /// Of the whole system.
+    pub(super) fn unknowns(&self) -> usize {
+        self.block.columns
+    }
+
     pub(super) fn rhs_sq(&self) -> f64 {
         kernels::sum_of_squares(&self.block.rhs[self.own()])
     }

@@ -208,6 +208,54 @@ fn singular_systems_stall() {
     assert!(solved.ended.residual < 1.0, "{}", solved.ended.residual);
 }
 
+/// So do conjugate gradients, which would iterate for as long as they may: their residual keeps what A does not reach.
+#[test]
+fn singular_systems_end_conjugate_gradients() {
+    let n = 40u32;
+    let mut triplets: Vec<_> = (0..n).map(|k| (k, k, 2.0)).collect();
+    triplets.extend((0..n).flat_map(|k| [(k, (k + 1) % n, -1.0), ((k + 1) % n, k, -1.0)]));
+    let csr = Csr::from_triplets(40, 40, &triplets).unwrap();
+    let rhs = (0..n).map(|k| 1.0 + f64::from(k % 7)).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "ring".into()).unwrap();
+    for threads in [1, 2, 9] {
+        for which in [Preconditioning::Jacobi, Preconditioning::ModifiedIlu] {
+            let ended = run(&system, threads, (Kind::Cg, which)).ended;
+            let gives_up = matches!(ended.end, End::Stalled | End::Indefinite);
+            assert!(gives_up && ended.iterations < 3_000, "{which:?} {ended:?}");
+            assert!(ended.residual <= 1.0, "{ended:?}");
+        }
+    }
+}
+
+/// Numbers of A and b near the ends of the range, whose products are beyond them, are solved as others if x is within.
+#[test]
+fn any_scale_is_solved() {
+    let system = generated("poisson2d:20");
+    let Matrix::Sparse(csr) = &system.matrix else {
+        panic!("grids are sparse")
+    };
+    for (of_matrix, of_rhs) in [
+        (1e-160, 1e140),
+        (1e160, 1e-120),
+        (1.0, 1e120),
+        (1e150, 1e140),
+    ] {
+        let (offsets, indices) = (csr.offsets().to_vec(), csr.indices().to_vec());
+        let values = csr.values().iter().map(|value| value * of_matrix).collect();
+        let csr = Csr::new(csr.columns(), offsets, indices, values).unwrap();
+        let rhs = system.rhs.iter().map(|b| b * of_rhs).collect();
+        let scaled = System::new(Matrix::Sparse(csr), Some(rhs), "scaled".into()).unwrap();
+        for which in [Preconditioning::Jacobi, Preconditioning::Ilu] {
+            for threads in [1, 3] {
+                let solved = run(&scaled, threads, (Kind::Cg, which));
+                let what = format!("{of_matrix:e} {of_rhs:e} {which:?}: {:?}", solved.ended);
+                assert_eq!(solved.ended.end, End::Converged, "{what}");
+                assert!(true_residual(&scaled, &solved.x) < 1.1e-10, "{what}");
+            }
+        }
+    }
+}
+
 /// A tolerance below rounding ends at the level of rounding.
 #[test]
 fn rounding_ends() {

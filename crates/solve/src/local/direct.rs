@@ -29,6 +29,9 @@ pub enum DirectError {
         /// 1-based.
         unknown: usize,
     },
+    /// The factors give an x that is no better than 0.
+    #[error("the matrix is singular or nearly so: its factors give no x that is better than 0")]
+    Useless,
     /// Too large.
     #[error("{0}")]
     TooLarge(String),
@@ -117,6 +120,10 @@ pub fn solve(
     }
     if !residual.is_finite() {
         return Err(DirectError::Singular { unknown: n });
+    }
+    // Of x = 0 it is 1.
+    if residual >= 1.0 {
+        return Err(DirectError::Useless);
     }
     Ok(Direct {
         x,

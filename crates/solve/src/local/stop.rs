@@ -28,7 +28,8 @@ pub struct Limits {
 pub enum LimitsError {
     /// Not a tolerance between 0 and 1.
     #[error(
-        "a tolerance of {tolerance} cannot be met; give a relative residual above 0 and below 1, for example 1e-10"
+        "a tolerance of {} cannot be met; give a relative residual above 0 and below 1, for example 1e-10",
+        told(.tolerance)
     )]
     Tolerance {
         /// The tolerance asked for.
@@ -37,6 +38,14 @@ pub enum LimitsError {
     /// The number of laps is 0.
     #[error("0 laps solve nothing; allow at least 1")]
     NoLaps,
+}
+
+/// A tolerance as text. What is too small for a number has become 0.
+fn told(tolerance: &f64) -> String {
+    match *tolerance {
+        0.0 => "0 (or of less than the smallest number, 5e-324)".to_owned(),
+        tolerance => tolerance.to_string(),
+    }
 }
 
 impl Limits {

@@ -94,6 +94,7 @@ pub fn solve_until(
 
     let begin = Instant::now();
     let (mut verifications, mut best) = (0, Best::default());
+    best.see(super::relative(norm, norm), &vec![0.0; n]); // no x that is worse than 0 is returned
     let (reason, residual) = std::thread::scope(|scope| {
         for (worker, sweeper) in sweepers.into_iter().enumerate() {
             let shared = &shared;

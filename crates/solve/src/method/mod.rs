@@ -233,7 +233,7 @@ impl Run<'_> {
                     return Ok(outcome);
                 }
                 Err(DirectError::TooLarge(_)) => {}
-                Err(error @ DirectError::Singular { .. }) => self.notes.push(error.to_string()),
+                Err(error) => self.notes.push(error.to_string()),
             }
         }
         let mut kind = look.kind();
@@ -260,11 +260,7 @@ impl Run<'_> {
                 }
                 End::Slow | End::Stalled | End::Overflow if budget.is_some() => {
                     budget = None;
-                    self.notes.push(format!(
-                        "{} converged slowly ({} iterations): the system was factorised",
-                        kind.name(),
-                        self.iterations
-                    ));
+                    self.notes.push(gave_up(kind, end, self.iterations));
                     match self.direct(system, look.symmetric, TUNING.direct_most) {
                         Ok(outcome) => return Ok(outcome),
                         Err(error) => {
@@ -341,11 +337,7 @@ impl Run<'_> {
         let budget = budget.filter(|_| spare.is_some());
         let end = self.iterate(blocks, how, budget);
         if let (End::Slow | End::Stalled | End::Overflow, Some(system)) = (end, spare) {
-            self.notes.push(format!(
-                "{} converged slowly ({} iterations): the system was factorised",
-                kind.name(),
-                self.iterations
-            ));
+            self.notes.push(gave_up(kind, end, self.iterations));
             match self.direct(&system, false, DENSE_MOST) {
                 Ok(outcome) => return Ok(outcome),
                 Err(error) => {
@@ -443,6 +435,18 @@ impl Run<'_> {
             x,
         }
     }
+}
+
+/// Why a factorisation followed, after so many iterations.
+fn gave_up(kind: Kind, end: End, iterations: u64) -> String {
+    let how = match end {
+        End::Stalled => "stood still",
+        End::Overflow => "overflowed",
+        _ => "converged slowly",
+    };
+    let plural = if iterations == 1 { "" } else { "s" };
+    let name = kind.name();
+    format!("{name} {how} ({iterations} iteration{plural}): the system was factorised")
 }
 
 /// Entries of a dense matrix for which a thread pays.

@@ -125,6 +125,7 @@ impl Judge {
         self.epoch = self.epoch.wrapping_add(1);
         self.phase = Phase::Loading;
         (self.reason, self.relaxes) = (None, None);
+        self.ends_with_zero = false;
         self.best = Best::none();
         self.policy.restart();
         // Orders of the last division are void, but not those to workers that take no part in any.

@@ -1,6 +1,6 @@
 //! The end of an epoch: all workers hold the same x, whose exact residual decides.
 
-use super::{Best, Cause, Judge, JudgeFault, Phase};
+use super::{Best, Cause, Failed, Judge, JudgeFault, Phase};
 use crate::distributed::config::{Krylov, Mode};
 use crate::distributed::message::{Frozen, Order};
 use crate::krylov::{End, Kind, Preconditioning};
@@ -9,6 +9,9 @@ use crate::report::Reason;
 
 /// Exchanges in a row after which workers may hold different blocks. Blocks are sent reliably, so one should be enough.
 pub(super) const DISAGREEMENTS: u32 = 3;
+
+/// Most rows of a system that one process is said to factorise, perhaps: more take their time.
+const FACTORISED_ROWS: usize = 100_000;
 
 impl Judge {
     pub(super) fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
@@ -111,6 +114,12 @@ impl Judge {
             if is_kept {
                 self.residual = self.best.residual;
             }
+            let zero = self.residual_of_zero();
+            let is_worse = self.residual.is_nan() || self.residual > zero;
+            if self.from_zero && is_worse {
+                (self.residual, self.ends_with_zero) = (zero, true);
+            }
+            self.explain_both();
             self.all(&Order::Finish {
                 epoch: self.epoch,
                 is_kept,
@@ -120,6 +129,29 @@ impl Judge {
             self.begin(if combines { factors } else { Vec::new() });
         }
         Some(())
+    }
+
+    /// Where relaxation followed a method that had failed, and did no better, the run ended for that first failure.
+    fn explain_both(&mut self) {
+        let (Some(failed), Some(reason)) = (&self.failed, &self.reason) else {
+            return;
+        };
+        let ending = match reason {
+            Reason::Diverged { .. } => "diverged",
+            Reason::Stalled { .. } => "stood still",
+            Reason::MaxLaps { .. } => "did not reach the tolerance in all laps",
+            _ => return,
+        };
+        let advice = match self.x.len() {
+            ..=FACTORISED_ROWS => ": one process, without --workers, may factorise the system",
+            _ => "",
+        };
+        let after = self.config.method_name();
+        let first = failed.end.reason(self.limits, self.residual);
+        self.notes.push(format!("{after} {ending}, too{advice}"));
+        if matches!(reason, Reason::Diverged { .. }) {
+            self.reason = Some(first);
+        }
     }
 
     /// Goes on with another method where a Krylov method has failed, or relaxation is expected to take less time, if that is allowed.
@@ -142,19 +174,29 @@ impl Judge {
                         _ => Preconditioning::Ilu,
                     },
                 }),
-                "the matrix is not positive definite",
+                "the matrix is not positive definite".to_owned(),
             ),
-            (End::Stopped, _) => match &relaxes {
-                Some(why) => (Mode::Async, why.as_str()),
+            (End::Stopped, _) => match relaxes {
+                Some(why) => (Mode::Async, why),
                 None => return false,
             },
-            (End::Stalled, _) => (Mode::Async, "the residual stood still"),
-            (End::Overflow, _) => (Mode::Async, "numbers overflowed"),
+            (End::Stalled, _) => {
+                let why = format!("the residual stood still at {:.1e}", self.residual);
+                (Mode::Async, why)
+            }
+            (End::Overflow, _) => (Mode::Async, "numbers overflowed".to_owned()),
             _ => return false,
         };
+        if matches!(end, End::Stalled | End::Overflow) {
+            self.failed = Some(Failed {
+                method: self.config.method_name(),
+                end,
+                residual: self.residual,
+            });
+        }
         // Workers keep their rows, and with them the x of this pause.
         let best = Some(self.best).filter(|best| best.is_last);
-        self.go_on_by(next, why);
+        self.go_on_by(next, &why);
         self.best = best.unwrap_or(Best::none());
         true
     }

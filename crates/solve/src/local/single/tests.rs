@@ -102,6 +102,7 @@ fn divergence_ends_the_run() {
         outcome.reason
     );
     assert!(outcome.laps[0] < 100);
+    assert_eq!((outcome.residual, outcome.x), (1.0, vec![0.0; 2]));
     let outcome = threads::solve(
         system,
         2,
@@ -115,6 +116,7 @@ fn divergence_ends_the_run() {
         "{:?}",
         outcome.reason
     );
+    assert!(outcome.residual <= 1.0, "x = 0 has 1: {}", outcome.residual);
 }
 
 /// A tolerance below the rounding level is recognised as out of reach, and the floor is named.
