@@ -1,6 +1,7 @@
 //! The real program, end to end, and real processes with endpoints. One program for all, for each one links the endpoint again.
 
 mod bad_input;
+mod bad_learning_input;
 mod bench;
 mod captures;
 mod circuits;

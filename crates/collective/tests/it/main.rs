@@ -1,5 +1,6 @@
 //! Collective operations of real endpoints. One program for all, for each one links the endpoint again.
 
+mod agreement;
 mod chaos;
 mod common;
 mod death;

@@ -192,6 +192,7 @@ fn reported_errors_are_told() {
         keeper: Some(thread),
         own: None,
         congestion: None,
+        link: LinkSpec::Shm,
         _meeting: None,
     };
 
