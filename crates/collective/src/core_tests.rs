@@ -344,8 +344,8 @@ fn early_pieces_are_taken_from_the_first() {
 }
 
 /// Bytes for an operation that is done here are from a member that called something else, and fail the group, as reports do: that member may be done, too,
-/// and the one that lacks them waits for ever. Questions may cross what they ask for, and are answered. The next session of a member is told that the group
-/// is none of its own.
+/// and the one that lacks them waits for ever. Questions may cross what they ask for, and are answered. The next session of a member is told that the
+/// group is none of its own.
 #[test]
 fn bytes_for_what_is_done_are_found_out() {
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");

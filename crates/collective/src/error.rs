@@ -12,7 +12,8 @@ pub enum CollectiveError {
         /// The member.
         member: NodeId,
     },
-    /// A member called another operation, or with another length, root or reduction, or has closed the group. The group cannot be used from this operation on.
+    /// A member called another operation, or with another length, root or reduction, or has closed the group. The group cannot be used from this operation
+    /// on.
     #[error(
         "{member} called another operation, or with another length, root or reduction, or has closed the group; all members must make the same calls in the same order"
     )]

@@ -237,8 +237,8 @@ fn a_vector_of_half_the_length_is_found_out() {
     });
 }
 
-/// So it is of roots: of long transfers, which all wait for their receivers, whoever takes another member for the root, and by every algorithm. A member that
-/// waits for one that is done with the operation is told so.
+/// So it is of roots: of long transfers, which all wait for their receivers, whoever takes another member for the root, and by every algorithm. A member
+/// that waits for one that is done with the operation is told so.
 #[test]
 fn different_roots_are_found_out() {
     const LEN: usize = 20_000;
