@@ -56,6 +56,7 @@ fn netlists_are_solved() {
     let circuit = file(folder.path(), "divider.sp", DIVIDER);
     let (code, run) = json(&["solve", &circuit, "--output", to]);
     assert_eq!((code, run["converged"].as_bool()), (0, Some(true)), "{run}");
+    assert_eq!(run["reason"], "converged", "{run}");
     let written = std::fs::read_to_string(&output).unwrap();
     assert!(
         written.starts_with("node,voltage\n0,0.0\nin,10.0\nout,2."),
@@ -116,14 +117,15 @@ fn power_grids_are_solved_in_parts() {
     ] {
         assert!(table.contains(word), "no {word} in\n{table}");
     }
-    // A tolerance below what 64-bit numbers give is not reached, and that is told.
-    let run = tsumuji(&["solve", &circuit, "--tol", "1e-30"]);
+    // A tolerance below what twice the precision of 64 bits gives is not reached, and that is told.
+    let run = tsumuji(&["solve", &circuit, "--tol", "1e-60", "--json"]);
     assert_eq!(run.status.code(), Some(1));
-    assert!(
-        text(&run.stderr).contains("above the tolerance"),
-        "{}",
-        text(&run.stderr)
-    );
+    let said = text(&run.stderr);
+    assert!(said.contains("above the tolerance"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(report["reason"], "stagnated", "{report}");
+    let why = report["explanation"].as_str().unwrap();
+    assert!(why.contains("above the tolerance"), "{report}");
 }
 
 /// A sweep that is interrupted keeps the points that are done, beside a file that may be there.
@@ -140,7 +142,11 @@ fn interrupted_sweeps_keep_their_points() {
     assert_eq!(run.status.code(), Some(130), "{said}");
     assert!(said.contains("of 100000 points are done"), "{said}");
     let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
-    assert_eq!(report["converged"], false);
+    assert_eq!(
+        (&report["converged"], &report["reason"]),
+        (&false.into(), &"interrupted".into())
+    );
+    assert!(said.contains(report["explanation"].as_str().unwrap()));
     let points = report["points"].as_u64().unwrap() as usize;
     let kept = std::fs::read_to_string(folder.path().join("v.unfinished.csv")).unwrap();
     assert!(
@@ -279,6 +285,7 @@ fn processes_are_lost_and_interrupted() {
         let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         if is_killed {
             let why = report["error"].as_str().unwrap();
+            assert_eq!(report["reason"], "cut_short", "{report}");
             let is_named = workers
                 .iter()
                 .any(|pid| why.contains(&format!("(pid {pid})")));
