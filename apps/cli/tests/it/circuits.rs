@@ -88,6 +88,35 @@ fn netlists_are_solved() {
     );
 }
 
+/// Where Newton's method does not converge, since there is no operating point, the report says so.
+#[test]
+fn circuits_without_a_point_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = "t\nI1 a 0 1\nD1 a 0 d\nR1 a 0 -0.5t\n.model d d\n";
+    let circuit = file(folder.path(), "none.sp", netlist);
+    let (code, run) = json(&["solve", &circuit]);
+    assert_eq!(
+        (code, &run["converged"], &run["reason"]),
+        (1, &false.into(), &"not_converged".into())
+    );
+    for field in ["explanation", "error"] {
+        let why = run[field].as_str().unwrap();
+        assert!(why.contains("did not converge in"), "{run}");
+    }
+}
+
+/// A floating battery that leakage joins to ground has exact voltages.
+#[test]
+fn small_resistors_beside_large_ones_are_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = "battery\nR1 n 0 1g\nV1 p n 1.5\nRs p q 1m\nR2 q 0 1g\n.op\n.end\n";
+    let circuit = file(folder.path(), "battery.sp", netlist);
+    let (code, run) = json(&["solve", &circuit]);
+    assert_eq!(code, 0, "{run}");
+    let least = run["smallest"]["volts"].as_f64().unwrap();
+    assert!((least + 0.75).abs() < 1e-9, "{run}");
+}
+
 /// A power grid has the same voltages by any number of workers, compressed or not, and the table tells of the parts.
 #[test]
 fn power_grids_are_solved_in_parts() {
