@@ -206,6 +206,7 @@ impl<T: Team> Computation<'_, T> {
                         return Err(SolveError::Interrupted);
                     }
                 }
+                // How near this comes to the solution matters little: `newton` refines it by the circuit's elements.
                 Ok(self.substructure.solve(linear.rhs, tolerance)?.x)
             });
             let has_points = !outcome.voltages.is_empty();
