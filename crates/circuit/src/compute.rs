@@ -18,7 +18,9 @@ pub enum ComputeError {
     #[error(transparent)]
     Equations(#[from] EquationsError),
     /// There is no unique solution.
-    #[error("nothing determines {what}: the equations are singular there")]
+    #[error(
+        "nothing determines {what}: the equations are singular there, or their conductances differ by more than 15 digits"
+    )]
     Singular {
         /// An unknown, in words.
         what: String,
@@ -71,7 +73,7 @@ pub struct Outcome {
     pub cut_short: Option<String>,
     /// For each point the voltage of every node, in volts.
     pub voltages: Vec<Vec<f64>>,
-    /// The largest relative residual of all points, from the circuit's equations.
+    /// The largest relative residual of all points, from the circuit's elements.
     pub residual: f64,
     /// Unknowns of the equations.
     pub unknowns: usize,
@@ -204,6 +206,7 @@ impl<T: Team> Computation<'_, T> {
                         return Err(SolveError::Interrupted);
                     }
                 }
+                // How near this comes to the solution matters little: `newton` refines it by the circuit's elements.
                 Ok(self.substructure.solve(linear.rhs, tolerance)?.x)
             });
             let has_points = !outcome.voltages.is_empty();

@@ -18,3 +18,4 @@ pub mod netlist;
 pub mod newton;
 pub mod remote;
 pub mod substructure;
+mod twofold;

@@ -5,12 +5,16 @@
 //! (Nagel, 1975): logarithmically above the critical voltage. Where Newton's method fails, larger conductances beside the diodes are taken away one
 //! after the other, then the sources are raised from 0 by steps.
 //!
-//! Invariant: [`Point::residual`] is computed from the circuit's equations with the diodes' true currents, never from the linearised ones.
+//! Unknowns have twice the precision of 64 bits, and so has the computation of what they leave of the equations (`equations::balance`). The callback
+//! solves for corrections, whose own precision does not matter as long as each makes the rest smaller: iterative refinement. So voltages are exact
+//! also where the matrix, rounded, has lost small conductances beside large ones.
+//!
+//! Invariant: [`Point::residual`] is computed from the circuit's elements with the diodes' true currents, never from the linearised ones, nor from the
+//! matrix.
 
-use crate::equations::{Equations, Excitation, Excited, Junction};
+use crate::equations::{Balance, Equations, Excitation, Excited, Junction};
 use crate::netlist::{Diode, Netlist};
-use crate::substructure::norm;
-use tsumuji_solve::local::relative;
+use crate::twofold::Twofold;
 use tsumuji_solve::system::Csr;
 
 /// Vt = k T / q in volts at 27 °C.
@@ -29,6 +33,8 @@ const FIRST_GMIN: f64 = 1e-2;
 const LEAST_SCALE_STEP: f64 = 1e-7;
 /// Most steps for one point, from all beginnings together.
 const MOST_STEPS_ALTOGETHER: usize = 2000;
+/// Most corrections by the same factors: some are enough where the matrix holds most digits, more where rounding has taken half of its least ones.
+const MOST_CORRECTIONS: usize = 40;
 /// Beyond this current in amperes the exponential goes on as its tangent: no solution lies there, and nothing overflows.
 const LARGEST_AMPERES: f64 = 1e20;
 
@@ -74,7 +80,7 @@ pub struct Point {
     pub voltages: Vec<f64>,
     /// The unknowns.
     pub x: Vec<f64>,
-    /// ‖b − A x − currents of diodes‖₂ / ‖b‖₂.
+    /// ‖b − A x − currents of diodes‖₂ / ‖flows‖₂: what is left of each equation's sum, and the magnitudes that are summed up there.
     pub residual: f64,
     /// Steps of Newton's method altogether: 1 for a linear circuit.
     pub steps: usize,
@@ -119,8 +125,12 @@ pub enum NewtonError<E> {
 pub struct Solver<'a> {
     netlist: &'a Netlist,
     equations: &'a Equations,
+    /// The unknowns.
+    x: Vec<Twofold>,
     /// Voltage at which each junction is linearised.
     volts: Vec<f64>,
+    /// The last matrix with conductances of diodes.
+    jacobian: Option<Csr>,
     /// Tolerance of the residual.
     tolerance: f64,
     is_first: bool,
@@ -162,12 +172,6 @@ fn limited(diode: &Diode, old: f64, new: f64) -> f64 {
     }
 }
 
-/// One run of Newton's method that has converged.
-struct Converged {
-    x: Vec<f64>,
-    residual: f64,
-}
-
 impl<'a> Solver<'a> {
     /// For the circuit of `netlist`, whose equations are `equations`; Newton's method goes on until the residual is within `tolerance`, or rounding
     /// keeps it above.
@@ -175,7 +179,9 @@ impl<'a> Solver<'a> {
         let mut solver = Self {
             netlist,
             equations,
+            x: Vec::new(),
             volts: Vec::new(),
+            jacobian: None,
             tolerance,
             is_first: true,
             steps: 0,
@@ -187,6 +193,7 @@ impl<'a> Solver<'a> {
 
     /// All junctions at their critical voltage.
     fn begin_conducting(&mut self) {
+        self.x = vec![Twofold::ZERO; self.equations.n()];
         let junctions = self.equations.junctions().iter();
         self.volts = junctions
             .map(|junction| critical_volts(self.diode(junction)))
@@ -206,7 +213,7 @@ impl<'a> Solver<'a> {
         self.steps = 0;
         let excited = self.equations.excite(excitation);
         let found = self.find(excitation, &excited, &mut solve);
-        let Some((found, way)) = found.map_err(NewtonError::Linear)? else {
+        let Some(way) = found.map_err(NewtonError::Linear)? else {
             let diode = &self.netlist.diodes[self.moved_most as usize];
             let diode = self.netlist.sources.get(diode.name).to_owned();
             return Err(NewtonError::NotConverged {
@@ -214,43 +221,48 @@ impl<'a> Solver<'a> {
                 diode,
             });
         };
-        let Converged { x, residual } = found;
-        let voltages = self.equations.voltages(&excited, &x);
-        self.check_breakdown(&excited, &x)?;
+        let residual = self
+            .refine(&excited, &mut solve)
+            .map_err(NewtonError::Linear)?;
+        self.check_breakdown(&excited)?;
+        let rounded = |values: &[Twofold]| -> Vec<f64> {
+            values.iter().map(|value| value.rounded()).collect()
+        };
         Ok(Point {
-            voltages,
-            x,
+            voltages: rounded(&self.equations.node_volts(&excited, &self.x)),
+            x: rounded(&self.x),
             residual,
             steps: self.steps,
             way,
         })
     }
 
-    /// The unknowns, by the first way that leads to them. `None`: no way does.
+    /// Finds the unknowns, and returns the first way that leads to them. `None`: no way does.
     fn find<E>(
         &mut self,
         excitation: &Excitation<'_>,
-        excited: &Excited,
+        excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<(Converged, Way)>, E> {
+    ) -> Result<Option<Way>, E> {
         if self.equations.junctions().is_empty() {
-            return Ok(Some((self.linear(excited, solve)?, Way::Linear)));
+            self.linear(excited, solve)?;
+            return Ok(Some(Way::Linear));
         }
-        if let Some(found) = self.newton(excited, self.netlist.gmin, solve)? {
-            return Ok(Some((found, Way::Newton)));
+        if self.newton(excited, self.netlist.gmin, solve)?.is_some() {
+            return Ok(Some(Way::Newton));
         }
-        if let Some(found) = self.with_conductances(excited, solve)? {
-            return Ok(Some((found, Way::Conductances)));
+        if self.with_conductances(excited, solve)?.is_some() {
+            return Ok(Some(Way::Conductances));
         }
         let found = self.with_sources(excitation, excited, solve)?;
-        Ok(found.map(|found| (found, Way::Sources)))
+        Ok(found.map(|_| Way::Sources))
     }
 
     fn linear<E>(
         &mut self,
-        excited: &Excited,
+        excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Converged, E> {
+    ) -> Result<(), E> {
         let matrix = self.equations.matrix();
         let is_new_matrix = std::mem::replace(&mut self.is_first, false);
         let x = solve(Linear {
@@ -258,29 +270,27 @@ impl<'a> Solver<'a> {
             rhs: &excited.rhs,
             is_new_matrix,
         })?;
+        self.x = x.into_iter().map(Twofold::from).collect();
         self.steps += 1;
-        let residual = self.residual(excited, &x, 0.0);
-        Ok(Converged { x, residual })
+        Ok(())
     }
 
-    /// Newton's method from the present voltages of the junctions. `None`: it does not converge.
+    /// Newton's method from the present unknowns and voltages of the junctions. Returns the residual; `None`: it does not converge.
     fn newton<E>(
         &mut self,
-        excited: &Excited,
+        excited: &Excited<'_>,
         gmin: f64,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<Converged>, E> {
+    ) -> Result<Option<f64>, E> {
         let base = self.equations.matrix();
         let most = MOST_STEPS.min(MOST_STEPS_ALTOGETHER.saturating_sub(self.steps));
         for _ in 0..most {
             let mut values = base.values().to_vec();
-            let mut rhs = excited.rhs.clone();
+            let mut tangents = Vec::with_capacity(self.volts.len());
             for (junction, &volts) in self.equations.junctions().iter().zip(&self.volts) {
                 let (current, conductance) = diode_current(self.diode(junction), volts, gmin);
                 junction.add_conductance(&mut values, conductance);
-                // What the tangent says where the unknowns of both ends are 0.
-                let at_zero = current - conductance * (volts - junction.offset(excited));
-                junction.add_current(&mut rhs, -at_zero);
+                tangents.push((volts, current, conductance));
             }
             let matrix = Csr::new(
                 base.columns(),
@@ -289,31 +299,45 @@ impl<'a> Solver<'a> {
                 values,
             )
             .expect("the pattern is that of a matrix");
-            let x = solve(Linear {
-                matrix: &matrix,
-                rhs: &rhs,
+            // Limits may have kept the junctions from the voltages that the unknowns give them.
+            let balance = self.equations.balance(excited, &self.x, |place, present| {
+                let (volts, current, conductance) = tangents[place];
+                let beyond = present - Twofold::from(volts);
+                let tangent = Twofold::from(current) + beyond * conductance;
+                (tangent, conductance)
+            });
+            let correction = solve(Linear {
+                matrix: self.jacobian.insert(matrix),
+                rhs: &balance.rest,
                 is_new_matrix: true,
             })?;
             self.steps += 1;
-            if x.iter().any(|value| !value.is_finite()) {
+            self.correct(&correction);
+            if !self.x.iter().all(|value| value.is_finite()) {
                 return Ok(None);
             }
-            let (moved, is_limited) = self.step(excited, &x);
-            let residual = self.residual(excited, &x, gmin);
+            let (moved, is_limited) = self.step(excited);
+            let residual = self.balance(excited, gmin).residual();
             let is_calm = !is_limited && moved <= CALM_VOLTS;
             if is_calm && (residual <= self.tolerance || moved <= STANDSTILL_VOLTS) {
-                return Ok(Some(Converged { x, residual }));
+                return Ok(Some(residual));
             }
         }
         Ok(None)
     }
 
-    /// Moves the junctions to the voltages of `x`, as far as limits let them. Returns the longest step in volts, and whether any was limited.
-    fn step(&mut self, excited: &Excited, x: &[f64]) -> (f64, bool) {
+    fn correct(&mut self, correction: &[f64]) {
+        for (value, &correction) in self.x.iter_mut().zip(correction) {
+            *value += Twofold::from(correction);
+        }
+    }
+
+    /// Moves the junctions to the voltages of the unknowns, as far as limits let them. Returns the longest step in volts, and whether any was limited.
+    fn step(&mut self, excited: &Excited<'_>) -> (f64, bool) {
         let mut moved = 0.0;
         let mut is_limited = false;
         for (junction, volts) in self.equations.junctions().iter().zip(&mut self.volts) {
-            let wanted = junction.volts(excited, x);
+            let wanted = junction.volts(excited, &self.x).rounded();
             let next = limited(
                 &self.netlist.diodes[junction.diode as usize],
                 *volts,
@@ -331,34 +355,66 @@ impl<'a> Solver<'a> {
         (moved, is_limited)
     }
 
-    /// ‖b − A x − currents of diodes‖₂ / ‖b‖₂.
-    fn residual(&self, excited: &Excited, x: &[f64], gmin: f64) -> f64 {
-        let matrix = self.equations.matrix();
-        let mut sums: Vec<f64> = (0..matrix.rows())
-            .map(|row| matrix.row_dot(row, x) - excited.rhs[row])
-            .collect();
-        for junction in self.equations.junctions() {
-            let volts = junction.volts(excited, x);
-            let (current, _) = diode_current(self.diode(junction), volts, gmin);
-            junction.add_current(&mut sums, current);
+    /// What the unknowns leave of the equations, with the diodes' true currents.
+    fn balance(&self, excited: &Excited<'_>, gmin: f64) -> Balance {
+        let junctions = self.equations.junctions();
+        self.equations.balance(excited, &self.x, |place, volts| {
+            let diode = self.diode(&junctions[place]);
+            let (current, conductance) = diode_current(diode, volts.rounded(), gmin);
+            let more = Twofold::from(conductance * volts.rest());
+            (Twofold::from(current) + more, conductance)
+        })
+    }
+
+    /// Corrects the unknowns by the last factors until the whole residual and that of each equation are within the tolerance, or no correction makes
+    /// the rest half as large. Returns the residual.
+    fn refine<E>(
+        &mut self,
+        excited: &Excited<'_>,
+        solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
+    ) -> Result<f64, E> {
+        let gmin = self.netlist.gmin;
+        let mut balance = self.balance(excited, gmin);
+        for _ in 0..MOST_CORRECTIONS {
+            let is_within = balance.residual().max(balance.worst()) <= self.tolerance;
+            if is_within || !balance.norm().is_finite() {
+                break;
+            }
+            let correction = solve(Linear {
+                matrix: self.jacobian.as_ref().unwrap_or(self.equations.matrix()),
+                rhs: &balance.rest,
+                is_new_matrix: false,
+            })?;
+            let before = self.x.clone();
+            self.correct(&correction);
+            let better = self.balance(excited, gmin);
+            let is_half = better.norm() <= balance.norm() / 2.0;
+            if better.norm() < balance.norm() {
+                balance = better;
+            } else {
+                self.x = before;
+            }
+            if !is_half {
+                break;
+            }
         }
-        relative(norm(&sums), norm(&excited.rhs))
+        Ok(balance.residual())
     }
 
     /// Newton's method beside conductances that are taken away by tenths.
     fn with_conductances<E>(
         &mut self,
-        excited: &Excited,
+        excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<Converged>, E> {
+    ) -> Result<Option<f64>, E> {
         self.begin_conducting();
         let (mut gmin, least) = (FIRST_GMIN, self.netlist.gmin);
         loop {
-            let Some(found) = self.newton(excited, gmin.max(least), solve)? else {
+            let Some(residual) = self.newton(excited, gmin.max(least), solve)? else {
                 return Ok(None);
             };
             if gmin <= least {
-                return Ok(Some(found));
+                return Ok(Some(residual));
             }
             gmin /= 10.0;
         }
@@ -368,14 +424,15 @@ impl<'a> Solver<'a> {
     fn with_sources<E>(
         &mut self,
         excitation: &Excitation<'_>,
-        excited: &Excited,
+        excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<Converged>, E> {
+    ) -> Result<Option<f64>, E> {
         self.volts.fill(0.0);
+        self.x.fill(Twofold::ZERO);
         let (mut scale, mut step) = (0.0, 0.1f64);
         while scale < 1.0 {
             let next = f64::min(1.0, scale + step);
-            let present = self.volts.clone();
+            let present = (self.volts.clone(), self.x.clone());
             let found = if next < 1.0 {
                 let part = self.equations.excite(&excitation.scaled(next));
                 self.newton(&part, self.netlist.gmin, solve)?
@@ -383,13 +440,13 @@ impl<'a> Solver<'a> {
                 self.newton(excited, self.netlist.gmin, solve)?
             };
             match found {
-                Some(found) if next >= 1.0 => return Ok(Some(found)),
+                Some(residual) if next >= 1.0 => return Ok(Some(residual)),
                 Some(_) => {
                     scale = next;
                     step *= 1.5;
                 }
                 None => {
-                    self.volts = present;
+                    (self.volts, self.x) = present;
                     step /= 8.0;
                     if step < LEAST_SCALE_STEP {
                         return Ok(None);
@@ -400,10 +457,10 @@ impl<'a> Solver<'a> {
         Ok(None)
     }
 
-    fn check_breakdown<E>(&self, excited: &Excited, x: &[f64]) -> Result<(), NewtonError<E>> {
+    fn check_breakdown<E>(&self, excited: &Excited<'_>) -> Result<(), NewtonError<E>> {
         for junction in self.equations.junctions() {
             let diode = self.diode(junction);
-            let volts = -junction.volts(excited, x);
+            let volts = -junction.volts(excited, &self.x).rounded();
             if volts > diode.breakdown_volts {
                 return Err(NewtonError::Breakdown {
                     diode: self.netlist.sources.get(diode.name).to_owned(),

@@ -1,6 +1,6 @@
 //! `tsumuji solve NETLIST`: operating points and sweeps of circuits, by direct solution in parts, on threads of this process or by several processes.
 //!
-//! Called by `super` where the file's name is that of a netlist. The residual that is printed is computed from the circuit's equations. Options of
+//! Called by `super` where the file's name is that of a netlist. The residual that is printed is computed from the circuit's elements. Options of
 //! relaxation have no effect here and are refused.
 
 mod processes;
@@ -15,7 +15,7 @@ use serde_json::json;
 use tsumuji_bench::table;
 use tsumuji_circuit::compute::{Computation, ComputeError, Options, Outcome};
 use tsumuji_circuit::netlist::{self, Netlist};
-use tsumuji_circuit::newton::Way;
+use tsumuji_circuit::newton::{NewtonError, Way};
 use tsumuji_circuit::substructure::SolveError;
 use tsumuji_solve::local::Limits;
 
@@ -93,26 +93,34 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     let outcome = match outcome {
         Err(ComputeError::Interrupted) => return Err(Interrupted.into()),
         Err(ComputeError::Solve(error @ SolveError::Worker { .. })) => {
-            eprintln!("tsumuji: {error}");
-            if args.json {
-                output::print_json(&json!({ "error": error.to_string() }));
-            }
-            return Ok(ExitCode::from(NOT_REACHED));
+            return Ok(nothing("worker_lost", &error.to_string(), args.json));
+        }
+        Err(
+            error @ ComputeError::Newton {
+                error: NewtonError::NotConverged { .. },
+                ..
+            },
+        ) => {
+            let what = format!("{}: {error}", netlist.name);
+            return Ok(nothing("not_converged", &what, args.json));
         }
         outcome => outcome.with_context(|| netlist.name.clone())?,
     };
     let is_reached = outcome.residual <= args.tol && outcome.is_whole();
-    if !outcome.is_whole() {
-        eprintln!(
-            "tsumuji: {}; {} of {points} points are done",
-            outcome.cut_short.as_deref().unwrap_or("interrupted"),
-            outcome.voltages.len(),
-        );
-    } else if !is_reached {
-        eprintln!(
-            "tsumuji: the residual is {:.1e}, above the tolerance of {:e}; ask for a larger --tol",
+    let explanation = if !outcome.is_whole() {
+        let why = outcome.cut_short.as_deref().unwrap_or("interrupted");
+        let done = outcome.voltages.len();
+        format!("{why}; {done} of {points} points are done")
+    } else if is_reached {
+        "converged: the residual is within the tolerance".to_owned()
+    } else {
+        format!(
+            "the residual is {:.1e}, above the tolerance of {:e}; ask for a larger --tol",
             outcome.residual, args.tol
-        );
+        )
+    };
+    if !is_reached {
+        eprintln!("tsumuji: {explanation}");
     }
     let report = Report {
         netlist: &netlist,
@@ -121,6 +129,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
         lost_workers,
         load,
         is_reached,
+        explanation,
     };
     if args.json {
         output::print_json(&report.json());
@@ -148,6 +157,20 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     } else {
         ExitCode::from(NOT_REACHED)
     })
+}
+
+/// Tells why a circuit that can be computed was not.
+fn nothing(reason: &str, what: &str, wants_json: bool) -> ExitCode {
+    eprintln!("tsumuji: {what}");
+    if wants_json {
+        output::print_json(&json!({
+            "converged": false,
+            "reason": reason,
+            "explanation": what,
+            "error": what,
+        }));
+    }
+    ExitCode::from(NOT_REACHED)
 }
 
 /// Options that have an effect on other systems only, beside those that concern laps.
@@ -216,6 +239,8 @@ struct Report<'a> {
     lost_workers: usize,
     load: Duration,
     is_reached: bool,
+    /// Why the run ended, in one sentence.
+    explanation: String,
 }
 
 impl Report<'_> {
@@ -236,6 +261,19 @@ impl Report<'_> {
         [least, most]
     }
 
+    /// Why the run ended, for scripts.
+    fn reason(&self) -> &'static str {
+        if self.outcome.is_interrupted {
+            "interrupted"
+        } else if self.outcome.cut_short.is_some() {
+            "cut_short"
+        } else if self.is_reached {
+            "converged"
+        } else {
+            "stagnated"
+        }
+    }
+
     fn json(&self) -> serde_json::Value {
         let Outcome { sizes, .. } = self.outcome;
         let [least, most] = self.extremes();
@@ -243,6 +281,8 @@ impl Report<'_> {
             "system": self.netlist.name,
             "title": self.netlist.title,
             "converged": self.is_reached,
+            "reason": self.reason(),
+            "explanation": self.explanation,
             "residual": self.outcome.residual,
             "nodes": self.netlist.nodes.len(),
             "elements": self.netlist.elements(),
@@ -291,7 +331,7 @@ impl Report<'_> {
             (
                 "residual",
                 format!(
-                    "{:.3e}  (of the circuit's equations, |b - A x| / |b|)",
+                    "{:.3e}  (what is left of currents and voltages, relative to them)",
                     self.outcome.residual
                 ),
             ),

@@ -56,6 +56,7 @@ fn netlists_are_solved() {
     let circuit = file(folder.path(), "divider.sp", DIVIDER);
     let (code, run) = json(&["solve", &circuit, "--output", to]);
     assert_eq!((code, run["converged"].as_bool()), (0, Some(true)), "{run}");
+    assert_eq!(run["reason"], "converged", "{run}");
     let written = std::fs::read_to_string(&output).unwrap();
     assert!(
         written.starts_with("node,voltage\n0,0.0\nin,10.0\nout,2."),
@@ -87,6 +88,35 @@ fn netlists_are_solved() {
     );
 }
 
+/// Where Newton's method does not converge, since there is no operating point, the report says so.
+#[test]
+fn circuits_without_a_point_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = "t\nI1 a 0 1\nD1 a 0 d\nR1 a 0 -0.5t\n.model d d\n";
+    let circuit = file(folder.path(), "none.sp", netlist);
+    let (code, run) = json(&["solve", &circuit]);
+    assert_eq!(
+        (code, &run["converged"], &run["reason"]),
+        (1, &false.into(), &"not_converged".into())
+    );
+    for field in ["explanation", "error"] {
+        let why = run[field].as_str().unwrap();
+        assert!(why.contains("did not converge in"), "{run}");
+    }
+}
+
+/// A floating battery that leakage joins to ground has exact voltages.
+#[test]
+fn small_resistors_beside_large_ones_are_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let netlist = "battery\nR1 n 0 1g\nV1 p n 1.5\nRs p q 1m\nR2 q 0 1g\n.op\n.end\n";
+    let circuit = file(folder.path(), "battery.sp", netlist);
+    let (code, run) = json(&["solve", &circuit]);
+    assert_eq!(code, 0, "{run}");
+    let least = run["smallest"]["volts"].as_f64().unwrap();
+    assert!((least + 0.75).abs() < 1e-9, "{run}");
+}
+
 /// A power grid has the same voltages by any number of workers, compressed or not, and the table tells of the parts.
 #[test]
 fn power_grids_are_solved_in_parts() {
@@ -116,14 +146,15 @@ fn power_grids_are_solved_in_parts() {
     ] {
         assert!(table.contains(word), "no {word} in\n{table}");
     }
-    // A tolerance below what 64-bit numbers give is not reached, and that is told.
-    let run = tsumuji(&["solve", &circuit, "--tol", "1e-30"]);
+    // A tolerance below what twice the precision of 64 bits gives is not reached, and that is told.
+    let run = tsumuji(&["solve", &circuit, "--tol", "1e-60", "--json"]);
     assert_eq!(run.status.code(), Some(1));
-    assert!(
-        text(&run.stderr).contains("above the tolerance"),
-        "{}",
-        text(&run.stderr)
-    );
+    let said = text(&run.stderr);
+    assert!(said.contains("above the tolerance"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(report["reason"], "stagnated", "{report}");
+    let why = report["explanation"].as_str().unwrap();
+    assert!(why.contains("above the tolerance"), "{report}");
 }
 
 /// A sweep that is interrupted keeps the points that are done, beside a file that may be there.
@@ -140,7 +171,11 @@ fn interrupted_sweeps_keep_their_points() {
     assert_eq!(run.status.code(), Some(130), "{said}");
     assert!(said.contains("of 100000 points are done"), "{said}");
     let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
-    assert_eq!(report["converged"], false);
+    assert_eq!(
+        (&report["converged"], &report["reason"]),
+        (&false.into(), &"interrupted".into())
+    );
+    assert!(said.contains(report["explanation"].as_str().unwrap()));
     let points = report["points"].as_u64().unwrap() as usize;
     let kept = std::fs::read_to_string(folder.path().join("v.unfinished.csv")).unwrap();
     assert!(
@@ -279,6 +314,7 @@ fn processes_are_lost_and_interrupted() {
         let report: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
         if is_killed {
             let why = report["error"].as_str().unwrap();
+            assert_eq!(report["reason"], "cut_short", "{report}");
             let is_named = workers
                 .iter()
                 .any(|pid| why.contains(&format!("(pid {pid})")));

@@ -6,10 +6,11 @@
 //! analysis, Ho, Ruehli and Brennan, 1975); these may have zeros on the diagonal.
 //!
 //! The matrix does not depend on the values of independent sources; the right-hand side does ([`Equations::excite`]). Diodes have entries in the
-//! matrix, which `newton` fills.
+//! matrix, which `newton` fills. What the assembled matrix has rounded away, the elements themselves still know: `balance` goes through them.
 //!
 //! Invariant: unknowns of nodes come first, then those of nodes within diodes, then those of currents, in the order V, E, H.
 
+mod balance;
 mod paths;
 mod rigid;
 mod stamps;
@@ -17,6 +18,8 @@ mod stamps;
 mod tests;
 
 use crate::netlist::{Analysis, Netlist, NodeId, SourceRef};
+use crate::twofold::Twofold;
+pub(crate) use balance::Balance;
 use rigid::Rigid;
 use tsumuji_solve::system::{Csr, Matrix, StructureError, System, SystemError};
 
@@ -151,11 +154,12 @@ impl<'a> Excitation<'a> {
 
 /// A right-hand side, and what turns unknowns into voltages.
 #[derive(Debug, Clone)]
-pub struct Excited {
+pub struct Excited<'a> {
     /// b, without the currents of diodes.
     pub rhs: Vec<f64>,
     /// Voltage of each node less its unknown.
-    offsets: Vec<f64>,
+    offsets: Vec<Twofold>,
+    excitation: Excitation<'a>,
 }
 
 /// Where the voltage of an end of a diode comes from.
@@ -240,24 +244,35 @@ impl Equations {
     }
 
     /// b and the constants of the voltages for given values of the sources.
-    pub fn excite(&self, excitation: &Excitation<'_>) -> Excited {
+    pub fn excite<'a>(&self, excitation: &Excitation<'a>) -> Excited<'a> {
         let offsets = self.rigid.offsets(excitation);
         let rhs = stamps::rhs(self, excitation, &offsets);
-        Excited { rhs, offsets }
+        Excited {
+            rhs,
+            offsets,
+            excitation: *excitation,
+        }
     }
 
     /// The system for solvers that need a diagonal without zeros, as relaxation does; an error where modified nodal analysis has left one.
-    pub fn system(&self, excited: &Excited, name: &str) -> Result<System, SystemError> {
+    pub fn system(&self, excited: &Excited<'_>, name: &str) -> Result<System, SystemError> {
         let matrix = Matrix::Sparse(self.matrix.clone());
         System::new(matrix, Some(excited.rhs.clone()), name.into())
     }
 
     /// Voltage of every node of the netlist, in volts, from the unknowns `x`.
-    pub fn voltages(&self, excited: &Excited, x: &[f64]) -> Vec<f64> {
+    pub fn voltages(&self, excited: &Excited<'_>, x: &[f64]) -> Vec<f64> {
+        let x: Vec<Twofold> = x.iter().copied().map(Twofold::from).collect();
+        let volts = self.node_volts(excited, &x);
+        volts.into_iter().map(Twofold::rounded).collect()
+    }
+
+    /// The same in twice the precision.
+    pub(crate) fn node_volts(&self, excited: &Excited<'_>, x: &[Twofold]) -> Vec<Twofold> {
         let pairs = self.unknowns.iter().zip(&excited.offsets);
         pairs
-            .map(|(&unknown, offset)| match unknown {
-                KNOWN => *offset,
+            .map(|(&unknown, &offset)| match unknown {
+                KNOWN => offset,
                 _ => x[unknown as usize] + offset,
             })
             .collect()
@@ -288,20 +303,24 @@ impl Equations {
     }
 }
 
+impl Terminal {
+    /// Its voltage.
+    fn volts(self, excited: &Excited<'_>, x: &[Twofold]) -> Twofold {
+        let unknown = match self.unknown {
+            KNOWN => Twofold::ZERO,
+            unknown => x[unknown as usize],
+        };
+        match self.node {
+            Some(node) => unknown + excited.offsets[node.index()],
+            None => unknown,
+        }
+    }
+}
+
 impl Junction {
     /// Voltage from anode to cathode.
-    pub(crate) fn volts(&self, excited: &Excited, x: &[f64]) -> f64 {
-        let volts = |terminal: Terminal| {
-            let unknown = match terminal.unknown {
-                KNOWN => 0.0,
-                unknown => x[unknown as usize],
-            };
-            unknown
-                + terminal
-                    .node
-                    .map_or(0.0, |node| excited.offsets[node.index()])
-        };
-        volts(self.anode) - volts(self.cathode)
+    pub(crate) fn volts(&self, excited: &Excited<'_>, x: &[Twofold]) -> Twofold {
+        self.anode.volts(excited, x) - self.cathode.volts(excited, x)
     }
 
     /// Adds a conductance to the values of the matrix.
@@ -311,25 +330,6 @@ impl Junction {
                 values[*place] += sign * siemens;
             }
         }
-    }
-
-    /// Adds a current from anode to cathode to sums of currents that leave nodes.
-    pub(crate) fn add_current(&self, sums: &mut [f64], amperes: f64) {
-        for (terminal, sign) in [(self.anode, 1.0), (self.cathode, -1.0)] {
-            if terminal.unknown != KNOWN {
-                sums[terminal.unknown as usize] += sign * amperes;
-            }
-        }
-    }
-
-    /// Voltage between the constants of its ends: what is left of the junction's voltage where all unknowns are 0.
-    pub(crate) fn offset(&self, excited: &Excited) -> f64 {
-        let offset = |terminal: Terminal| {
-            terminal
-                .node
-                .map_or(0.0, |node| excited.offsets[node.index()])
-        };
-        offset(self.anode) - offset(self.cathode)
     }
 }
 

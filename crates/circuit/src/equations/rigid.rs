@@ -7,6 +7,7 @@
 
 use super::{EquationsError, Excitation, is_swept};
 use crate::netlist::{Netlist, NodeId, Pair};
+use crate::twofold::Twofold;
 
 /// What joins two nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -106,15 +107,15 @@ impl Rigid {
     }
 
     /// Voltage of each node less that of its root.
-    pub(super) fn offsets(&self, excitation: &Excitation<'_>) -> Vec<f64> {
-        let mut offsets = vec![0.0; self.root.len()];
+    pub(super) fn offsets(&self, excitation: &Excitation<'_>) -> Vec<Twofold> {
+        let mut offsets = vec![Twofold::ZERO; self.root.len()];
         for hanging in &self.tree {
             let volts = match hanging.link {
                 Link::Short => 0.0,
                 Link::Voltage(place) => excitation.volts(place),
             };
             let signed = if hanging.is_reversed { -volts } else { volts };
-            offsets[hanging.node as usize] = offsets[hanging.from as usize] + signed;
+            offsets[hanging.node as usize] = offsets[hanging.from as usize] + Twofold::from(signed);
         }
         offsets
     }

@@ -1,10 +1,11 @@
 //! What each element adds to the matrix and to the right-hand side.
 //!
 //! Called by `super`. Equations of nodes are sums of leaving currents; those of currents are voltages that sum up to 0.
-//! [`stamp`] and [`rhs`] go through the same elements, since a known voltage moves an entry of the matrix to the right-hand side.
+//! [`stamp`] and [`rhs`] go through the same elements, since a known voltage moves an entry of the matrix to the right-hand side; `balance` does, too.
 
 use super::{Equations, EquationsError, Excitation, Junction, KNOWN, Terminal};
 use crate::netlist::{Netlist, Pair};
+use crate::twofold::Twofold;
 use tsumuji_solve::system::Csr;
 
 /// Entries of a matrix in any order.
@@ -150,16 +151,22 @@ fn places(matrix: &Csr, junction: &Junction) -> [Option<usize>; 4] {
 }
 
 /// The right-hand side for given sources.
-pub(super) fn rhs(equations: &Equations, excitation: &Excitation<'_>, offsets: &[f64]) -> Vec<f64> {
+pub(super) fn rhs(
+    equations: &Equations,
+    excitation: &Excitation<'_>,
+    offsets: &[Twofold],
+) -> Vec<f64> {
     let netlist = excitation.netlist;
     let mut rhs = vec![0.0; equations.n()];
     let unknowns = &equations.unknowns;
-    let volts = |nodes: Pair| offsets[nodes[0].index()] - offsets[nodes[1].index()];
+    let volts = |nodes: Pair| (offsets[nodes[0].index()] - offsets[nodes[1].index()]).rounded();
     // A current that leaves `nodes[0]` and enters `nodes[1]`, on the left side of its equations.
     let mut leave = |nodes: Pair, amperes: f64| {
-        if amperes != 0.0 {
-            for (node, signed) in nodes.iter().zip([-amperes, amperes]) {
-                if let Some(sum) = rhs.get_mut(unknowns[node.index()] as usize) {
+        let ends = nodes.map(|node| unknowns[node.index()]);
+        // Between nodes that share an equation nothing is left of it, nor must rounding leave something.
+        if amperes != 0.0 && ends[0] != ends[1] {
+            for (unknown, signed) in ends.into_iter().zip([-amperes, amperes]) {
+                if let Some(sum) = rhs.get_mut(unknown as usize) {
                     *sum += signed;
                 }
             }
@@ -185,7 +192,7 @@ pub(super) fn rhs(equations: &Equations, excitation: &Excitation<'_>, offsets: &
     {
         // The series resistor lies between the anode's node and the junction.
         let Some(junction) = hidden.next() else { break };
-        let amperes = offsets[diode.nodes[0].index()] / diode.series_ohms;
+        let amperes = offsets[diode.nodes[0].index()].rounded() / diode.series_ohms;
         for (unknown, signed) in [
             (unknowns[diode.nodes[0].index()], -amperes),
             (junction.anode.unknown, amperes),

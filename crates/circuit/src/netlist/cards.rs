@@ -7,10 +7,8 @@ use super::instances::{Instance, Reference, Unfolding};
 use super::reader::Card;
 use super::scope::Scope;
 use super::values::{Pieces, pieces};
-use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted};
+use super::{CurrentControlled, Diode, Pair, Source, VoltageControlled, quoted, waveforms};
 
-/// Functions of time, and how many arguments their value at time 0 takes.
-const FUNCTIONS: [&str; 6] = ["pulse", "sin", "exp", "pwl", "sffm", "sine"];
 /// Models of so many letters are read for each diode, longer ones count as unfolded.
 const USUAL_MODEL_BYTES: usize = 256;
 /// Parameters of diode models that do not matter for constant currents at the nominal temperature.
@@ -148,12 +146,13 @@ fn constant(pieces: &Pieces<'_>, rest: &[&str], scope: &Scope<'_>) -> Result<f64
                 .take_while(|word| !is_keyword(word))
                 .count();
             rest = &rest[numbers..];
-        } else if FUNCTIONS.contains(&word) {
+        } else if waveforms::NAMES.contains(&word) {
             let arguments = rest
                 .iter()
                 .take_while(|word| !matches!(**word, "ac" | "dc"))
                 .count();
-            at_zero = Some(function_at_zero(word, &rest[..arguments], scope)?);
+            let value = |text: &str| scope.value(text);
+            at_zero = Some(waveforms::at_zero(word, &rest[..arguments], value)?);
             rest = &rest[arguments..];
         } else if constant.is_none() {
             constant = Some(scope.value(word)?);
@@ -168,22 +167,7 @@ fn constant(pieces: &Pieces<'_>, rest: &[&str], scope: &Scope<'_>) -> Result<f64
 }
 
 fn is_keyword(word: &str) -> bool {
-    matches!(word, "ac" | "dc") || FUNCTIONS.contains(&word)
-}
-
-fn function_at_zero(function: &str, arguments: &[&str], scope: &Scope<'_>) -> Result<f64, String> {
-    let argument = |place: usize| match arguments.get(place) {
-        Some(text) => scope.value(text),
-        None => Err(format!("the function {function} has too few arguments")),
-    };
-    match function {
-        // Points: time, value.
-        "pwl" => argument(1),
-        "sin" | "sine" if arguments.len() > 5 => {
-            Ok(argument(0)? + argument(1)? * argument(5)?.to_radians().sin())
-        }
-        _ => argument(0),
-    }
+    matches!(word, "ac" | "dc") || waveforms::NAMES.contains(&word)
 }
 
 /// `E1 a b c d gain`, `G1 a b c d siemens`.
@@ -313,12 +297,12 @@ fn diode(
             }
         }
     }
-    let card = unfolding
+    let (card, model_scope) = unfolding
         .model(model, instance)
         .ok_or_else(|| format!("there is no model {}", quoted(model)))?;
     let beyond = card.text.len().saturating_sub(USUAL_MODEL_BYTES);
     unfolding.charge(beyond as u64)?;
-    let mut diode = diode_of_model(&card.text, scope).map_err(|what| {
+    let mut diode = diode_of_model(&card.text, model_scope).map_err(|what| {
         format!(
             "the model {} in line {}: {what}",
             quoted(model),

@@ -1,7 +1,8 @@
 //! Expressions of parameters: `{a * (1 + 2k)}`, `'max(r1, r2) ** 2'`.
 //!
 //! Called for values that are no plain number. Operators are + - * / ** (or ^), parentheses and the functions of [`FUNCTIONS`]; names are asked of
-//! the caller. Nothing is stored: an expression is evaluated while it is read.
+//! the caller. Nothing is stored: an expression is evaluated while it is read. As in ngspice powers group from the left, and of a negative base they
+//! are those of its magnitude; `pow` keeps the sign.
 //!
 //! Invariant: recursion is at most [`MOST_DEPTH`] deep, parameters that refer to parameters included.
 
@@ -43,7 +44,7 @@ const BINARY_FUNCTIONS: [(&str, Binary); 5] = [
     ("min", f64::min),
     ("max", f64::max),
     ("pow", f64::powf),
-    ("pwr", signed_power),
+    ("pwr", power),
     ("atan2", f64::atan2),
 ];
 
@@ -51,8 +52,9 @@ fn sign(x: f64) -> f64 {
     if x == 0.0 { 0.0 } else { x.signum() }
 }
 
-fn signed_power(x: f64, y: f64) -> f64 {
-    sign(x) * x.abs().powf(y)
+/// `x ** y`, also as `pwr(x, y)`.
+fn power(x: f64, y: f64) -> f64 {
+    x.abs().powf(y)
 }
 
 /// The value of a name at a depth of recursion, or one sentence that says what is wrong.
@@ -143,19 +145,24 @@ impl Parser<'_> {
 
     /// −a ** b is −(a ** b).
     fn signed(&mut self, depth: usize) -> Result<f64, String> {
+        let is_negative = self.signs();
+        let value = self.power(depth)?;
+        Ok(if is_negative { -value } else { value })
+    }
+
+    /// Takes signs. Returns whether they are a minus together.
+    fn signs(&mut self) -> bool {
         let mut is_negative = false;
         loop {
             if self.take("-") {
                 is_negative = !is_negative;
             } else if !self.take("+") {
-                break;
+                return is_negative;
             }
         }
-        let value = self.power(depth)?;
-        Ok(if is_negative { -value } else { value })
     }
 
-    /// a ** b ** c is a ** (b ** c).
+    /// a ** b ** c is (a ** b) ** c, and a sign before b or c is theirs.
     fn power(&mut self, depth: usize) -> Result<f64, String> {
         if depth >= MOST_DEPTH {
             return Err(format!(
@@ -163,11 +170,13 @@ impl Parser<'_> {
                 super::quoted(self.text)
             ));
         }
-        let base = self.operand(depth + 1)?;
-        if self.take("**") || self.take("^") {
-            return Ok(base.powf(self.signed(depth + 1)?));
+        let mut value = self.operand(depth + 1)?;
+        while self.take("**") || self.take("^") {
+            let is_negative = self.signs();
+            let exponent = self.operand(depth + 1)?;
+            value = power(value, if is_negative { -exponent } else { exponent });
         }
-        Ok(base)
+        Ok(value)
     }
 
     fn operand(&mut self, depth: usize) -> Result<f64, String> {
@@ -250,7 +259,12 @@ mod tests {
         for (text, expected) in [
             ("1+2*3", 7.0),
             ("(1+2)*3", 9.0),
-            ("2**3**2", 512.0),
+            ("2**3**2", 64.0),
+            ("2^3^2", 64.0),
+            ("2**-2**-1", 4.0),
+            ("2*3**2*2", 36.0),
+            ("(-2)**3", 8.0),
+            ("pow(-2, 3)", -8.0),
             ("2^3", 8.0),
             ("-2**2", -4.0),
             ("2**-1", 0.5),
@@ -262,7 +276,7 @@ mod tests {
             ("max(a, 5) + min(1, 2)", 6.0),
             ("sqrt(16) * abs(-2)", 8.0),
             ("pow(2, 10)", 1024.0),
-            ("pwr(-2, 2)", -4.0),
+            ("pwr(-2, 3)", 8.0),
             ("log(exp(2)) + log10(100)", 4.0),
             ("sgn(-3) + int(-2.7)", -3.0),
             ("4*atan(1)", std::f64::consts::PI),
@@ -304,13 +318,14 @@ mod tests {
     fn depth_is_bounded() {
         for text in [
             "(".repeat(100_000),
-            "2**".repeat(100_000),
+            "2**(".repeat(100_000),
             "abs(".repeat(100_000),
-            "2**-".repeat(100_000),
+            "2**-(".repeat(100_000),
         ] {
             assert!(value(&text).unwrap_err().contains("nested more than"));
         }
         assert_eq!(value(&format!("{}1", "-".repeat(100_000))), Ok(1.0));
+        assert_eq!(value(&format!("{}1", "1**".repeat(100_000))), Ok(1.0));
     }
 
     /// An expression and its value by plain arithmetic.

@@ -42,6 +42,8 @@ pub(super) struct Unfolding<'a> {
 /// An instance being unfolded, or the file.
 pub(super) struct Instance<'a> {
     definition: usize,
+    /// The instance that holds it; none around the file.
+    around: Option<&'a Instance<'a>>,
     /// `x1.x2.`
     prefix: &'a str,
     ports: HashMap<&'a str, NodeId>,
@@ -66,6 +68,7 @@ pub(super) fn unfold(reader: &mut Reader<'_>) -> Result<(), FileError> {
     };
     let mut file = Instance {
         definition: 0,
+        around: None,
         prefix: "",
         ports: HashMap::new(),
         scope: Scope::new(None),
@@ -76,6 +79,19 @@ pub(super) fn unfold(reader: &mut Reader<'_>) -> Result<(), FileError> {
     }
     let outcome = unfolding.cards(&file).and_then(|()| unfolding.resolve());
     outcome.map_err(|(card, what)| reader.lines.error(card.origin, what))
+}
+
+impl Instance<'_> {
+    /// The nearest instance of a definition: this one, or one around it. The file is around all.
+    fn nearest(&self, definition: usize) -> &Instance<'_> {
+        let mut found: &Instance<'_> = self;
+        while found.definition != definition
+            && let Some(around) = found.around
+        {
+            found = around;
+        }
+        found
+    }
 }
 
 impl<'a> Unfolding<'a> {
@@ -120,10 +136,11 @@ impl<'a> Unfolding<'a> {
                 .to_owned()
                 .into());
         };
-        let number = self.find(outer.definition, |definition| {
+        let found = self.find(outer.definition, |definition| {
             definition.inner.get(called).copied()
         });
-        let number = number.ok_or_else(|| format!("there is no subcircuit {}", quoted(called)))?;
+        let (number, _) =
+            found.ok_or_else(|| format!("there is no subcircuit {}", quoted(called)))?;
         let definition: &'a Definition = &self.definitions[number];
         if nodes.len() != definition.ports.len() {
             return Err(format!(
@@ -154,7 +171,8 @@ impl<'a> Unfolding<'a> {
             ports.insert(&**port, self.node(node, outer)?);
         }
         let mut scope = Scope::new(Some(&outer.scope));
-        for (name, text) in &definition.defaults {
+        // Parameters of its own replace defaults, and what the instance gives replaces both.
+        for (name, text) in definition.defaults.iter().chain(&definition.parameters) {
             scope.define(name, text);
         }
         for (given, text) in &pieces.assignments {
@@ -167,11 +185,9 @@ impl<'a> Unfolding<'a> {
                 .into());
             }
         }
-        for (name, text) in &definition.parameters {
-            scope.define(name, text);
-        }
         let inner = Instance {
             definition: number,
+            around: Some(outer),
             prefix: &prefix,
             ports,
             scope,
@@ -190,38 +206,44 @@ impl<'a> Unfolding<'a> {
         Ok(())
     }
 
-    /// Searches a definition, then those around it.
+    /// Searches a definition, then those around it. Returns also the number of the one where something was found.
     fn find<T>(
         &self,
         definition: usize,
         search: impl Fn(&'a Definition) -> Option<T>,
-    ) -> Option<T> {
+    ) -> Option<(T, usize)> {
         let mut next = Some(definition);
         while let Some(number) = next {
             let definition = &self.definitions[number];
             if let Some(found) = search(definition) {
-                return Some(found);
+                return Some((found, number));
             }
             next = definition.around;
         }
         None
     }
 
-    /// The model that an element of an instance names.
-    pub(super) fn model(&self, name: &str, instance: &Instance<'_>) -> Option<&'a Card> {
-        self.find(instance.definition, |definition| {
+    /// The model that an element of an instance names, and the parameters that the model knows: those of the instance it stands in.
+    pub(super) fn model<'i>(
+        &self,
+        name: &str,
+        instance: &'i Instance<'i>,
+    ) -> Option<(&'a Card, &'i Scope<'i>)> {
+        let (card, definition) = self.find(instance.definition, |definition| {
             definition.models.get(name)
-        })
+        })?;
+        Some((card, &instance.nearest(definition).scope))
     }
 
     /// The node that a name means within an instance.
     pub(super) fn node(&mut self, name: &str, instance: &Instance<'_>) -> Result<NodeId, String> {
-        if let Some(&node) = instance.ports.get(name) {
-            return Ok(node);
-        }
         let is_outside = instance.prefix.is_empty()
             || matches!(name, "0" | "gnd")
             || self.globals.contains(name);
+        // A global node is the same everywhere, also where a port has its name.
+        if !is_outside && let Some(&node) = instance.ports.get(name) {
+            return Ok(node);
+        }
         let node = if is_outside {
             self.netlist.node(name)
         } else {

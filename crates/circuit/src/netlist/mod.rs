@@ -1,7 +1,7 @@
 //! Netlists of circuits in the language of SPICE: elements between named nodes.
 //!
 //! The command line calls [`read`]. `lines` gives logical lines, `directives` takes those that begin with a dot, `cards` the elements, `instances`
-//! unfolds subcircuits, `scope` knows parameters. Elements with plain values are stored as they come; what refers to something that may stand further
+//! unfolds subcircuits, `scope` knows parameters, `waveforms` functions of time. Elements with plain values are stored as they come; what refers to something that may stand further
 //! below waits until the end of the file. Reading takes any bytes without panicking, in time and memory that [`Limits`] bound.
 //!
 //! Left out on purpose: transistors, transmission lines, behavioural sources, `.lib`, `.func`, conditions. They are refused with one line.
@@ -17,6 +17,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 mod values;
+mod waveforms;
 
 use crate::names::Names;
 use std::path::Path;

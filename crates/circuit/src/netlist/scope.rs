@@ -1,7 +1,8 @@
 //! Parameters: names for values that expressions may use.
 //!
 //! Each instance of a subcircuit has a scope; around it are those of the instances that hold it, the outermost that of the file. A parameter may
-//! refer to others of its scope or around it, wherever they are defined; its expression is evaluated when its value is asked for, once.
+//! refer to others of its scope or around it, wherever they are defined; its expression is evaluated when its value is asked for, once. Its own name
+//! within it means the parameter of that name around its scope.
 
 use super::{expression, number, quoted, values};
 use std::cell::Cell;
@@ -67,6 +68,21 @@ impl<'a> Scope<'a> {
         }
     }
 
+    /// The value of the parameter `name` of this scope, whose expression is `text`.
+    fn own_value(&self, name: &str, text: &str, depth: usize) -> Result<f64, String> {
+        if let Some(value) = number::whole(text) {
+            return value;
+        }
+        expression::evaluate(
+            values::unwrapped(text),
+            depth,
+            &|asked, depth| match self.around {
+                Some(around) if asked == name => around.parameter(asked, depth),
+                _ => self.parameter(asked, depth),
+            },
+        )
+    }
+
     fn parameter(&self, name: &str, depth: usize) -> Result<f64, String> {
         let Some(parameter) = self.parameters.get(name) else {
             return match (self.around, name) {
@@ -83,7 +99,7 @@ impl<'a> Scope<'a> {
             State::Open => Err(format!("the parameter {} refers to itself", quoted(name))),
             State::Text => {
                 parameter.state.set(State::Open);
-                let value = self.value_at(parameter.text, depth)?;
+                let value = self.own_value(name, parameter.text, depth)?;
                 parameter.state.set(State::Value(value));
                 Ok(value)
             }
@@ -111,6 +127,21 @@ mod tests {
         assert_eq!(inner.value("a*b"), Ok(6000.0));
         assert_eq!(inner.value("{c}"), Ok(1000.0));
         assert!(inner.value("d").unwrap_err().contains("'d' is neither"));
+    }
+
+    /// A parameter that refers to its own name takes the value around its scope.
+    #[test]
+    fn own_names_mean_outer_parameters() {
+        let mut outer = Scope::new(None);
+        outer.define("r", "4k");
+        let mut inner = Scope::new(Some(&outer));
+        inner.define("r", "{r * 2}");
+        inner.define("q", "{q + r}");
+        assert_eq!(inner.value("r"), Ok(8000.0));
+        assert!(inner.value("q").unwrap_err().contains("'q' is neither"));
+        let mut file = Scope::new(None);
+        file.define("r", "{r}");
+        assert!(file.value("r").unwrap_err().contains("refers to itself"));
     }
 
     /// Circles and endless chains are refused.

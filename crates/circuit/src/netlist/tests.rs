@@ -108,6 +108,74 @@ fn instances_are_unfolded() {
     assert_eq!(*values, [0.0, 0.25, 0.5, 0.75, 1.0]);
 }
 
+/// What an instance gives wins over parameters of the subcircuit, and these over defaults; a default that names itself takes the value around it.
+#[test]
+fn parameters_have_an_order() {
+    for (circuit, wanted) in [
+        (
+            ".subckt s a r=1k\n.param r=3k\nR1 a 0 {r}\n.ends\nX1 x s r=5k",
+            5e3,
+        ),
+        (
+            ".subckt s a r=1k\n.param r=3k\nR1 a 0 {r}\n.ends\nX1 x s",
+            3e3,
+        ),
+        (
+            ".subckt s a\n.param r=3k\nR1 a 0 {r}\n.ends\nX1 x s r=5k",
+            5e3,
+        ),
+        (
+            ".subckt s a r=1k\n.param q={r} r=3k\nR1 a 0 {q}\n.ends\nX1 x s r=5k",
+            5e3,
+        ),
+        (
+            ".param r=4k\n.subckt s a r={r}\nR1 a 0 {r}\n.ends\nX1 x s",
+            4e3,
+        ),
+        (
+            ".param r=4k\n.subckt s a\n.param r={r*2}\nR1 a 0 {r}\n.ends\nX1 x s",
+            8e3,
+        ),
+        (
+            ".param r=2k\n.subckt s a r=1k\nR1 a 0 {r}\n.ends\nX1 x s r={r}",
+            2e3,
+        ),
+    ] {
+        let found = netlist(&format!("t\n{circuit}\n"));
+        assert_eq!(found.resistors[0].ohms, wanted, "{circuit}");
+    }
+}
+
+/// A model knows the parameters of where it stands, not those of the instance that uses it.
+#[test]
+fn models_have_their_own_scope() {
+    for (circuit, wanted) in [
+        (
+            ".param q=1e-14\n.model dm d(is={q})\n.subckt s a q=1e-9\nD1 a 0 dm\n.ends\nX1 x s",
+            1e-14,
+        ),
+        (
+            ".subckt s a q=1e-9\n.model dm d(is={q})\nD1 a 0 dm\n.ends\nX1 x s q=1e-12",
+            1e-12,
+        ),
+        (
+            ".param q=1e-6\n.subckt o a q=1e-9\n.subckt i b q=1e-14\nD1 b 0 dm\n.ends i\n.model dm d(is={q})\nX1 a i q=1e-15\n.ends o\n\
+             X1 x o q=1e-10",
+            1e-10,
+        ),
+    ] {
+        let found = netlist(&format!("t\n{circuit}\n"));
+        assert_eq!(found.diodes[0].saturation_amperes, wanted, "{circuit}");
+    }
+}
+
+/// A global node is the same where a port has its name.
+#[test]
+fn global_nodes_hide_ports() {
+    let circuit = netlist("t\n.global vdd\n.subckt s vdd\nR1 vdd 0 1k\n.ends\nX1 x s\n");
+    assert_eq!(pair(&circuit, circuit.resistors[0].nodes), ["vdd", "0"]);
+}
+
 /// Definitions within definitions are found from inside only; models, too.
 #[test]
 fn definitions_are_local() {

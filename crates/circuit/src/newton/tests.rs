@@ -86,15 +86,15 @@ fn all_ways_lead_to_one_point() {
         let solver = || Solver::new(&netlist, &equations, 1e-11);
         let point = solver().solve(&excitation, direct).unwrap();
         assert!(point.residual < 1e-11, "{}", point.residual);
-        let conductances = solver().with_conductances(&excited, &mut direct).unwrap();
-        let sources = solver()
-            .with_sources(&excitation, &excited, &mut direct)
-            .unwrap();
-        for found in [conductances, sources] {
-            let found = found.expect("this way converges");
-            assert!(found.residual < 1e-11);
-            for (a, b) in found.x.iter().zip(&point.x) {
-                assert!((a - b).abs() < 1e-8, "{a} {b}");
+        let mut by_conductances = solver();
+        let conductances = by_conductances.with_conductances(&excited, &mut direct);
+        let mut by_sources = solver();
+        let sources = by_sources.with_sources(&excitation, &excited, &mut direct);
+        for (residual, solver) in [(conductances, by_conductances), (sources, by_sources)] {
+            let residual = residual.unwrap().expect("this way converges");
+            assert!(residual < 1e-11, "{residual}");
+            for (a, b) in solver.x.iter().zip(&point.x) {
+                assert!((a.rounded() - b).abs() < 1e-8, "{a:?} {b}");
             }
         }
     }
@@ -149,4 +149,96 @@ fn failures_are_told() {
         error,
         Err(NewtonError::Linear(SolveError::Singular { unknown: 1 }))
     ));
+}
+
+/// Voltage of a node at the operating point, which is found to within the tolerance.
+#[track_caller]
+fn volts(text: &str, node: &str, tolerance: f64) -> f64 {
+    let netlist = netlist(&format!("t\n{text}"));
+    let equations = Equations::new(&netlist).unwrap();
+    let point = Solver::new(&netlist, &equations, tolerance)
+        .solve(&Excitation::new(&netlist), direct)
+        .unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    assert!(
+        point.residual <= tolerance,
+        "{text:?}: {:e}",
+        point.residual
+    );
+    point.voltages[netlist.nodes.find(node).unwrap() as usize]
+}
+
+#[track_caller]
+fn assert_close(found: f64, wanted: f64, relative: f64) {
+    let error = (found - wanted).abs();
+    assert!(error <= relative * wanted.abs(), "{found}, not {wanted}");
+}
+
+/// A floating battery of little resistance that leakage alone joins to ground has exact voltages, in whatever order its cards stand.
+#[test]
+fn leakage_decides_beside_small_resistors() {
+    for (series, leak) in [(1e-3, 1e9), (1e-6, 1e9), (1e-3, 1e11)] {
+        let mut cards = [
+            format!("R1 n 0 {leak:e}"),
+            "V1 p n 1.5".to_owned(),
+            format!("Rs p q {series:e}"),
+            format!("R2 q 0 {leak:e}"),
+        ];
+        let current = 1.5 / (2.0 * leak + series);
+        for _ in 0..cards.len() {
+            cards.rotate_left(1);
+            let text = cards.join("\n");
+            assert_close(volts(&text, "n", 1e-14), -current * leak, 1e-12);
+            assert_close(volts(&text, "q", 1e-14), current * leak, 1e-12);
+            assert_close(volts(&text, "p", 1e-14), 1.5 - current * leak, 1e-12);
+        }
+        // Larger currents elsewhere hide nothing, also at a usual tolerance.
+        let beside = format!("{}\nI1 0 x 1\nR3 x 0 3", cards.join("\n"));
+        assert_close(volts(&beside, "n", 1e-10), -current * leak, 1e-9);
+    }
+}
+
+/// A resistor that carries nothing changes nothing, however small; nor do circuits without any current fail.
+#[test]
+fn dangling_resistors_do_not_matter() {
+    for ohms in ["8.33p", "100p", "1n", "1u", "1k", "1t"] {
+        let dangling = format!("V1 a m -1.62637\nR1 m 0 1k\nR2 a b {ohms}");
+        assert_close(volts(&dangling, "b", 1e-10), -1.62637, 1e-12);
+        let open = format!("V1 a 0 5\nR1 a m 1k\nR2 m b {ohms}");
+        assert_close(volts(&open, "b", 1e-10), 5.0, 1e-12);
+    }
+    assert_close(
+        volts("V1 a 0 5\nD1 a b d\nC1 b 0 1\n.model d d", "b", 1e-10),
+        5.0,
+        1e-9,
+    );
+    let nothing = "V1 a 0 0\nR1 a b 1k\nD1 b 0 d\n.model d d";
+    assert!(volts(nothing, "b", 1e-10).abs() < 1e-12);
+}
+
+/// Shunts between large resistors, and in series with a diode, have exact voltages at a usual tolerance.
+#[test]
+fn shunts_are_computed() {
+    for (outer, shunt) in [(1e3, 1e-4), (1e6, 1e-3)] {
+        let text = format!("V1 a 0 1\nR1 a b {outer:e}\nR2 b c {shunt:e}\nR3 c 0 {outer:e}");
+        let current = 1.0 / (2.0 * outer + shunt);
+        assert_close(volts(&text, "c", 1e-10), current * outer, 1e-12);
+        assert_close(volts(&text, "b", 1e-10), 1.0 - current * outer, 1e-12);
+    }
+    let with = |shunt: &str| {
+        let text = format!("V1 a 0 5\nR1 a b 1k\nR2 b c {shunt}\nD1 c 0 d\n.model d d(is=1e-14)");
+        volts(&text, "c", 1e-10)
+    };
+    // Beside 1 kilohm, 10 microohms change the current by a hundred-millionth.
+    for shunt in ["10u", "1u", "100n"] {
+        assert_close(with(shunt), with("0"), 1e-9);
+    }
+}
+
+/// A small resistor across voltage sources leaves nothing of its current in other equations, nor does one behind a controlled source.
+#[test]
+fn rigid_groups_keep_their_currents() {
+    let text = "R2 n 0 1k\nV1 p n 0.1\nV2 q p 0.2\nV3 r n 0.3\nR1 q n 1u\nR3 q r 1m\nR4 r 0 1k";
+    assert_close(volts(text, "n", 1e-13), -0.15, 1e-12);
+    let gain = "V1 a 0 1\nE1 b 0 a 0 2\nR1 b c 1m\nR2 c 0 1g\nR3 c d 1g\nVs d 0 0\nF1 0 e Vs 3\nR4 e 0 1meg";
+    assert_close(volts(gain, "e", 1e-13), 3.0 * 2.0 / 1e9 * 1e6, 1e-12);
 }
