@@ -156,12 +156,14 @@ impl From<ChannelError> for Failure {
 
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
-        if let EndpointError::Channel(error) = error {
-            return error.into();
-        }
+        let (code, errno) = match error {
+            EndpointError::Channel(error) => return error.into(),
+            EndpointError::PeerDead { .. } => (TSUMUJI_EPEER, libc::ECONNRESET),
+            _ => (TSUMUJI_ELINK, errno_of(&error, libc::EIO)),
+        };
         Self {
-            code: TSUMUJI_ELINK,
-            errno: errno_of(&error, libc::EIO),
+            code,
+            errno,
             text: error.to_string().into(),
         }
     }

@@ -203,6 +203,14 @@ pub enum EndpointError {
     /// The channel is not open, or cannot be used like this; the endpoint still works.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+    /// A message was awaited from this peer alone, which is dead; the endpoint still works.
+    #[error(
+        "{peer} is dead and has left no message: nothing was heard from it for too long, or it left"
+    )]
+    PeerDead {
+        /// The peer.
+        peer: NodeId,
+    },
 }
 
 /// What is wrong with a channel's id or state.
@@ -380,6 +388,7 @@ impl From<EndpointError> for SendError {
         match error {
             EndpointError::Link(error) => Self::Link(error),
             EndpointError::Channel(error) => Self::Channel(error),
+            EndpointError::PeerDead { peer } => Self::PeerDead { peer },
         }
     }
 }

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn tsumuji_channel_state(
 }
 
 /// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from any) without taking it. 1: *bytes is its
-/// length (bytes may be NULL); 0: none within timeout_us.
+/// length (bytes may be NULL); 0: none within timeout_us. TSUMUJI_EPEER: that peer is dead, and has left no message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready_on(
     handle: Handle,
@@ -113,8 +113,8 @@ pub unsafe extern "C" fn tsumuji_ready_on(
     })
 }
 
-/// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EAGAIN with a timeout_us of 0: there is
-/// none.
+/// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EPEER: that peer is dead, and has left no
+/// message; one that is up again is waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_on(
     handle: Handle,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn tsumuji_recv_on(
     }
 }
 
-/// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on. The message counts against the channel's budget until it is released.
+/// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on, TSUMUJI_EPEER included. The message counts against the channel's budget until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     handle: Handle,

@@ -41,6 +41,7 @@ pub unsafe extern "C" fn tsumuji_post(
 }
 
 /// Waits until a message has filled the buffer, or its channel was closed: 1, or 0 after timeout_us microseconds (negative: without limit).
+/// TSUMUJI_EPEER: the post is for messages of one peer, which is dead; the buffer comes back by tsumuji_unpost.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_wait_posted(handle: Handle, post: u64, timeout_us: i64) -> c_int {
     answer(on(handle, |node| {

@@ -98,6 +98,11 @@ impl Posts {
         number
     }
 
+    /// The one peer whose messages the post takes, if it takes only those.
+    pub(crate) fn source(&self, number: u64) -> Option<NodeId> {
+        self.posts.get(&number)?.from
+    }
+
     /// The first post for a message of `sender`.
     fn first(&self, channel_id: u16, sender: NodeId) -> Option<u64> {
         let free = self.free.get(&channel_id)?;

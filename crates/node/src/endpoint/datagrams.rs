@@ -67,7 +67,7 @@ impl Endpoint {
         let core = &mut *self.core.write();
         core.opened(channel_id)?;
         if core.channels.next_datagram(channel_id).is_none() {
-            core.await_or_wake(timeout, |channels| {
+            core.await_or_wake(timeout, None, |channels| {
                 channels.next_datagram(channel_id).is_some()
             })?;
         }

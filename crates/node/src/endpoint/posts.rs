@@ -78,7 +78,7 @@ impl Endpoint {
     }
 
     /// Waits until a message has filled the buffer or its channel was closed. Returns `false` after `timeout`, or if a [`Waker`](crate::Waker) was
-    /// used.
+    /// used. Error: [`RecvError::PeerDead`] if the post is for messages of one peer, which is dead.
     pub fn wait_posted<B>(&mut self, post: &Post<B>, timeout: Duration) -> Result<bool, RecvError> {
         let core = &mut *self.core.write();
         let number = post.number;
@@ -87,8 +87,13 @@ impl Endpoint {
             return Ok(true);
         }
         let is_done = |channels: &mut Channels| channels.posts.is_done(number) == Some(true);
-        core.await_or_wake(timeout, is_done)?;
-        Ok(is_done(&mut core.channels))
+        let from = core.channels.posts.source(number);
+        core.await_or_wake(timeout, from, is_done)?;
+        let is_done = is_done(&mut core.channels);
+        if !is_done {
+            core.may_send(from)?;
+        }
+        Ok(is_done)
     }
 
     /// Ends a post and returns its buffer, with the message that filled it, if any. A message that is still arriving is moved to other memory, and

@@ -89,7 +89,8 @@ impl Endpoint {
         self.core.write().recv(None, Some(from), timeout)
     }
 
-    /// Takes the next message on a channel that was opened without a handler, from one peer or (`None`) from any.
+    /// Takes the next message on a channel that was opened without a handler, from one peer or (`None`) from any. Error: [`RecvError::PeerDead`], as in
+    /// all receives from one peer, if that peer is dead and has left no message; one that is up again is waited for.
     pub fn recv_on(
         &mut self,
         channel_id: u16,
@@ -264,26 +265,47 @@ impl Core {
         if let Some(bytes) = self.channels.next_bytes(channel_id, from) {
             return Ok(Some(bytes));
         }
-        self.await_or_wake(timeout, |channels| {
+        self.await_or_wake(timeout, from, |channels| {
             channels.next_bytes(channel_id, from).is_some()
         })?;
-        Ok(self.channels.next_bytes(channel_id, from))
+        let next = self.channels.next_bytes(channel_id, from);
+        if next.is_none() {
+            self.may_send(from)?;
+        }
+        Ok(next)
     }
 
-    /// Waits until `has_come` or a waker is used.
+    /// Waits until `has_come`, a waker is used, or that peer is dead.
     pub(super) fn await_or_wake(
         &mut self,
         timeout: Duration,
+        from: Option<NodeId>,
         mut has_come: impl FnMut(&mut Channels) -> bool,
     ) -> Result<(), EndpointError> {
+        // One that is dead already is looked for once: it may be up again.
+        let is_dead = from.is_some_and(|from| self.peers.is_dead(from));
+        let timeout = if is_dead { Duration::ZERO } else { timeout };
         let wakes = !timeout.is_zero();
         if !(wakes && std::mem::take(&mut self.channels.is_woken)) {
             self.run_until(timeout, |_, intake| {
-                wakes && intake.channels.is_woken || has_come(intake.channels)
+                let is_dead = from.is_some_and(|from| intake.peers.is_dead(from));
+                wakes && intake.channels.is_woken || is_dead || has_come(intake.channels)
             })?;
             self.channels.is_woken &= !wakes;
         }
+        let is_dead = from.is_some_and(|from| self.peers.is_dead(from));
+        if is_dead && !has_come(&mut self.channels) {
+            self.progress()?; // what the peer sent last may lie behind the news of its death
+        }
         Ok(())
+    }
+
+    /// Refuses to wait for a peer that is dead.
+    pub(super) fn may_send(&self, from: Option<NodeId>) -> Result<(), EndpointError> {
+        match from.filter(|from| self.peers.is_dead(*from)) {
+            Some(peer) => Err(EndpointError::PeerDead { peer }),
+            None => Ok(()),
+        }
     }
 
     /// Polls, if much was taken since the last time.

@@ -10,7 +10,7 @@ use crate::common::{Cut, LONG, Over, inet, pair, udp, udp_again};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{
     AnyLink, Channel, ChannelOptions, Congestion, Context, Datagram, Delivery, Destination,
-    Endpoint, Handler, Membership, NodeId, Options, ProgressBy, SendError,
+    Endpoint, Handler, Membership, NodeId, Options, ProgressBy, RecvError, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -164,6 +164,46 @@ fn who_left_is_not_waited_for() {
         a.reconnect(B).expect("a member");
         assert_eq!(a.wait_up(Duration::ZERO).expect("asked again"), [B]);
         peer.join().expect("peer");
+    }
+}
+
+/// Receives that name a dead peer get what it has left, and then an error, however long they would wait; those of anybody's messages wait.
+#[test]
+fn nobody_waits_for_messages_of_the_dead() {
+    for over in [Over::Shm, Over::Udp] {
+        let (mut a, mut b) = pair(over, &quick(Options::default().congestion));
+        a.open(7, ChannelOptions::default()).expect("open");
+        a.open(8, ChannelOptions::default()).expect("open");
+        let peer = thread::spawn(move || {
+            b.send(A, Channel::ordered(7), b"last").expect("send");
+            assert!(b.flush(LONG).expect("flush"));
+            b.vanish();
+        });
+        let left = a.ready_on(Some(7), Some(B), LONG).expect("it is alive");
+        assert_eq!(left, Some(4));
+        let post = a.post(8, Some(B), vec![0; 10]).expect("post");
+        let waited = a.wait_posted(&post, LONG);
+        let is_told = matches!(waited, Err(RecvError::PeerDead { peer: B }));
+        assert!(is_told, "{over:?}: {waited:?}");
+        assert_eq!(a.unpost(post).expect("unpost").buffer, [0_u8; 10]);
+        peer.join().expect("peer");
+        assert!(a.is_dead(B));
+
+        let last = a.recv_on(7, Some(B), LONG).expect("it was left");
+        assert_eq!(last.expect("it was left").body, b"last");
+        let told = [
+            a.recv_on(7, Some(B), LONG).err(),
+            a.recv_kept(Some(7), Some(B), LONG).err(),
+            a.ready_on(Some(7), Some(B), LONG).err(),
+            a.recv_from(B, LONG).err(),
+            a.recv_from(B, Duration::ZERO).err(),
+        ];
+        for error in told {
+            let is_told = matches!(error, Some(RecvError::PeerDead { peer: B }));
+            assert!(is_told, "{over:?}: {error:?}");
+        }
+        let of_anyone = a.recv_on(7, None, Duration::from_millis(1));
+        assert!(of_anyone.expect("it may be up again").is_none());
     }
 }
 
