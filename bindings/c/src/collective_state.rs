@@ -19,7 +19,7 @@ use crate::node::Node;
 pub(crate) struct CollectiveState {
     /// `None`: the link failed.
     collectives: Option<Collectives>,
-    /// Groups by the program's number; 0 is all nodes.
+    /// Groups by the program's number; 0 is all nodes that there were when the handle was opened.
     groups: Vec<Group>,
     requests: HashMap<u64, Pending>,
     /// Requests made so far; 0 is never a request.
@@ -56,7 +56,10 @@ impl CollectiveState {
                 None => Table::in_force(node.endpoint.link_name()),
             };
             let table = table.map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
-            let collectives = Collectives::with_table(&mut node.endpoint, table);
+            let world = (0..=u16::MAX).take(node.nodes_at_open).map(NodeId);
+            let world: Vec<NodeId> = world.collect();
+            let collectives = Collectives::with_world(&mut node.endpoint, table, &world)
+                .map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
             node.collective_state = Some(Box::new(Self {
                 groups: vec![collectives.world()],
                 collectives: Some(collectives),

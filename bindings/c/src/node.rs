@@ -19,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) suci: Suci,
     /// Collectives, once they were called.
     pub(crate) collective_state: Option<Box<CollectiveState>>,
+    /// Number of nodes when the endpoint was opened: those of TSUMUJI_WORLD.
+    pub(crate) nodes_at_open: usize,
     /// The table of algorithms for collectives; `None`: as the environment says.
     pub(crate) tune: Option<std::path::PathBuf>,
     /// Policies of the program.
@@ -112,6 +114,7 @@ fn none_within(timeout: Duration) -> Failure {
 impl Node {
     pub(crate) fn new(endpoint: Endpoint) -> Self {
         Self {
+            nodes_at_open: endpoint.members().len(),
             endpoint,
             suci: Suci::default(),
             spoiled: false,

@@ -87,7 +87,28 @@ impl Collectives {
 
     /// As [`new`](Self::new), with the caller's table. All members must use the same.
     pub fn with_table(endpoint: &mut Endpoint, table: Table) -> Self {
-        let mut collectives = Self {
+        let mut collectives = Self::without_groups(endpoint, table);
+        let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
+        // It cannot fail: this node is a member, and it is the first group.
+        let world = collectives.group(endpoint, &all, 0);
+        debug_assert!(world.is_ok());
+        collectives
+    }
+
+    /// As [`with_table`](Self::with_table), with a [`world`](Self::world) of these members only: for a program that takes new members in before it makes
+    /// this.
+    pub fn with_world(
+        endpoint: &mut Endpoint,
+        table: Table,
+        members: &[NodeId],
+    ) -> Result<Self, GroupError> {
+        let mut collectives = Self::without_groups(endpoint, table);
+        collectives.group(endpoint, members, 0)?;
+        Ok(collectives)
+    }
+
+    fn without_groups(endpoint: &mut Endpoint, table: Table) -> Self {
+        Self {
             core: Core::new(endpoint, table.hash()),
             under_way: Vec::new(),
             requests: Vec::new(),
@@ -96,15 +117,10 @@ impl Collectives {
             next_id: 0,
             turned_ms: coarse_ms(),
             asks_at_ms: 0,
-        };
-        let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
-        // It cannot fail: this node is a member, and it is the first group.
-        let world = collectives.group(endpoint, &all, 0);
-        debug_assert!(world.is_ok());
-        collectives
+        }
     }
 
-    /// The group of all members of the cluster, ranks being node numbers.
+    /// The group of all members that the cluster had when this was made, ranks being node numbers. It never grows.
     pub fn world(&self) -> Group {
         Group {
             index: 0,

@@ -12,7 +12,8 @@ use crate::ffi::{self, Input, Output};
 use crate::handle::{Handle, on};
 use crate::node::Node;
 
-/// The group of all nodes; ranks are node numbers.
+/// The group of all nodes that there were when the handle was opened; ranks are node numbers. It never grows: nodes that tsumuji_update_members tells of
+/// belong to groups that are made with them.
 pub const TSUMUJI_WORLD: c_int = 0;
 
 pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::common::{self, LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{
-    Algorithm, CHANNEL, CollectiveError, GroupError, OPERATIONS_MAX, Op, Table,
+    Algorithm, CHANNEL, CollectiveError, Collectives, GroupError, OPERATIONS_MAX, Op, Table,
 };
 use tsumuji_node::{Channel, NodeId, Options, SendError};
 
@@ -421,5 +421,24 @@ fn dropped_requests_leave_others_alone() {
         drop(dropped);
         let words = collectives.wait(endpoint, waited).expect("wait");
         assert_eq!(words, [2]);
+    });
+}
+
+/// The world may be of those members that were there first.
+#[test]
+fn a_world_of_the_first_members() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Shm, 3, &options, &table, |member| {
+        let endpoint = &mut member.endpoint;
+        let first = [0, 1].map(NodeId);
+        let made = Collectives::with_world(endpoint, Table::default(), &first);
+        if member.rank == 2 {
+            assert!(matches!(made, Err(GroupError::NotAMember { .. })));
+            return;
+        }
+        let mut collectives = made.expect("a member");
+        let world = collectives.world();
+        assert_eq!(collectives.size(world), Some(2));
+        collectives.barrier(endpoint, world).expect("barrier");
     });
 }
