@@ -98,18 +98,13 @@ impl CollectiveState {
 
     /// Makes a group of these nodes; returns its number.
     pub(crate) fn make_group(node: &mut Node, nodes: &[c_int], tag: u32) -> Result<c_int, Failure> {
-        let members: Result<Vec<NodeId>, Failure> = nodes
-            .iter()
-            .map(|id| {
-                u16::try_from(*id)
-                    .map(NodeId)
-                    .map_err(|_| Failure::unknown(*id))
-            })
-            .collect();
+        let members: Result<Vec<NodeId>, Failure> =
+            nodes.iter().map(|id| node.member(*id)).collect();
+        let members = members?;
         let (collective_state, endpoint) = Self::of(node)?;
         let made = collective_state
             .collectives()?
-            .group(endpoint, &members?, tag);
+            .group(endpoint, &members, tag);
         let group = made.map_err(|error| Failure::invalid(error.to_string()))?;
         collective_state.groups.push(group);
         Ok(collective_state.groups.len() as c_int - 1) // the crate bounds groups far below that

@@ -286,8 +286,9 @@ static void groups(void)
     FAILS(tsumuji_group(node, mine, (size_t)count, 9), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_group(node, NULL, 1, 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_group(node, mine, 1000000, 1), TSUMUJI_EINVAL, EINVAL);
-    mine[0] = 70000;
-    FAILS(tsumuji_group(node, mine, 1, 1), TSUMUJI_EUNKNOWN, ENXIO);
+    const int unknown[3] = {70000, -1, nodes};
+    for (int i = 0; i < 3; i++)
+        FAILS(tsumuji_group(node, &unknown[i], 1, 1), TSUMUJI_EUNKNOWN, ENXIO);
     CHECK(tsumuji_group_close(node, group) == 0);
     FAILS(tsumuji_group_rank(node, group), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_group_size(node, -1), TSUMUJI_EINVAL, EINVAL);

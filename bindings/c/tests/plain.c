@@ -95,6 +95,9 @@ static void messages(void)
     while (tsumuji_is_sent(a, 1, id) == 0)
         CHECK(tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
+    FAILS(tsumuji_is_sent(a, 1, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_is_sent(a, 1, id + 1000), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_wait_sent(a, 1, UINT64_MAX, WAIT_US), TSUMUJI_EINVAL, EINVAL);
 
     int urgent = tsumuji_channel_of(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNEL_IDS - 1);
     CHECK(urgent >= 0 && urgent != TSUMUJI_DEFAULT_CHANNEL);

@@ -36,7 +36,7 @@ pub enum CollectiveError {
         member: NodeId,
     },
     /// A buffer has the wrong length.
-    #[error("{what} has {given} elements; {expected} are needed")]
+    #[error("{what} has the length {given}; {expected} is needed")]
     Length {
         /// The buffer.
         what: &'static str,

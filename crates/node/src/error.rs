@@ -335,6 +335,12 @@ pub enum SendError {
     /// The channel is not open.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+    /// No message to the peer has this id: they come from `send_tracked` and `send_shared_tracked`.
+    #[error("no message to {peer} has this id; ids come from tracked sends to that peer")]
+    NoSuchMessage {
+        /// The peer.
+        peer: NodeId,
+    },
     /// For a `MessageSender`: the endpoint was closed or dropped.
     #[error("the endpoint is closed")]
     Closed,

@@ -33,6 +33,8 @@ struct Peer {
     lost_messages: usize,
     /// The newest message that was larger than the peer takes: length and limit.
     lost_large: Option<(usize, usize)>,
+    /// The newest id of a tracked message.
+    given: Option<SendId>,
     /// Tracked and not yet acknowledged, in order of submission.
     open: VecDeque<SendId>,
     /// Tracked, and lost when the peer died.
@@ -140,15 +142,23 @@ impl Peers {
         }
     }
 
-    pub(crate) fn track(&mut self, peer: NodeId, id: SendId) {
+    /// The program got this id of a message, which may be acknowledged by now.
+    pub(crate) fn track(&mut self, peer: NodeId, id: SendId, is_open: bool) {
         if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
-            peer.open.push_back(id);
+            peer.given = peer.given.max(Some(id));
+            if is_open {
+                peer.open.push_back(id);
+            }
         }
     }
 
-    /// Whether a tracked message is acknowledged.
+    /// Whether a tracked message is acknowledged. Ids above all that were given are refused; one below that is of a message that was not tracked reads
+    /// as acknowledged.
     pub(crate) fn is_sent(&self, to: NodeId, id: SendId) -> Result<bool, SendError> {
         let peer = self.get(to).ok_or(SendError::UnknownPeer { peer: to })?;
+        if Some(id) > peer.given {
+            return Err(SendError::NoSuchMessage { peer: to });
+        }
         if peer.failed.contains(&id) {
             return Err(SendError::PeerDead { peer: to });
         }
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn too_large_names_the_limit() {
         let mut peers = Peers::new(2);
-        peers.track(PEER, SendId(1));
+        peers.track(PEER, SendId(1), true);
         peers.note(&Event::TooLarge {
             peer: PEER,
             id: SendId(1),
@@ -275,8 +285,8 @@ mod tests {
             incarnation: 1,
         });
         assert!(peers.is_up(PEER) && !peers.is_dead(PEER));
-        peers.track(PEER, SendId(1));
-        peers.track(PEER, SendId(2));
+        peers.track(PEER, SendId(1), true);
+        peers.track(PEER, SendId(2), true);
         assert!(!peers.is_sent(PEER, SendId(2)).expect("open"));
         peers.note(&Event::Sent {
             peer: PEER,
@@ -292,6 +302,12 @@ mod tests {
             Err(SendError::PeerDead { peer: PEER })
         ));
         assert!(peers.is_sent(PEER, SendId(2)).expect("stays acknowledged"));
+        peers.track(PEER, SendId(4), false);
+        assert!(peers.is_sent(PEER, SendId(4)).expect("was acknowledged"));
+        assert!(matches!(
+            peers.is_sent(PEER, SendId(5)),
+            Err(SendError::NoSuchMessage { peer: PEER })
+        ));
         assert!(peers.is_dead(PEER) && !peers.is_up(PEER));
         peers.note(&Event::PeerUp {
             peer: PEER,

@@ -31,7 +31,8 @@ pub struct TsumujiChannel {
 /// Opens `channel_id`, in every class and priority, with its own mailbox for tsumuji_recv_on, tsumuji_recv_borrow_on and tsumuji_poll_on; or, if
 /// handler is not NULL, with callbacks, called by whichever thread drives the endpoint: a calling thread, or the progress assistant while the program
 /// computes. Waiting and borrowed messages count against budget_bytes (0: 4 MiB), apart from the endpoint's own budget, so an unread channel does not
-/// block others. When half is used, peers are told to stop sending on it. Messages that arrived before come first. Its datagrams belong to it, too.
+/// block others, except by a message longer than the endpoint's budget (see tsumuji_send). When half is used, peers are told to stop sending on it.
+/// Messages that arrived before come first. Its datagrams belong to it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_channel(
     handle: Handle,
@@ -137,7 +138,8 @@ pub unsafe extern "C" fn tsumuji_recv_on(
     }
 }
 
-/// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on, TSUMUJI_EPEER included. The message counts against the channel's budget until it is released.
+/// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on, TSUMUJI_EPEER included. The message counts against the channel's budget until it is
+/// released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     handle: Handle,

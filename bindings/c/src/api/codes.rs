@@ -25,13 +25,14 @@ pub const TSUMUJI_ENOMEM: c_int = -7;
 pub const TSUMUJI_ELINK: c_int = -8;
 /// The endpoint cannot be opened; the text says why, and what to do.
 pub const TSUMUJI_EOPEN: c_int = -9;
-/// The handle belongs to another thread. See tsumuji_acquire_ownership.
+/// The handle belongs to another thread. See tsumuji_acquire_ownership. Callbacks on the progress assistant's thread get this, too.
 pub const TSUMUJI_ETHREAD: c_int = -10;
 /// The handle is in use: a callback used the handle that called it.
 pub const TSUMUJI_EBUSY: c_int = -11;
 /// A bug in the library; the handle can only be closed.
 pub const TSUMUJI_EPANIC: c_int = -12;
-/// Members disagree on a collective operation, its length, root or table of algorithms, or on the congestion control.
+/// Members disagree on a collective operation, its length, root, reduction or table of algorithms, or on the congestion control; or one has closed the
+/// group.
 pub const TSUMUJI_EMISMATCH: c_int = -13;
 /// Messages that earlier calls accepted were lost with their peer, or not delivered before tsumuji_close ended; the text says how many, to whom.
 /// Reported once, by a call that does nothing else: repeat that call.

@@ -19,7 +19,9 @@ pub const TSUMUJI_WORLD: c_int = 0;
 pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;
 
 /// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. All of them make the same call, other nodes none.
-/// Groups of the same nodes are told apart by `tag`.
+/// Groups of the same nodes are told apart by `tag`. A tag is used once for the same nodes in the same order, also after tsumuji_group_close
+/// (TSUMUJI_EINVAL); tag 0 with all nodes in order is TSUMUJI_WORLD. A handle makes at most 65,536 groups in its life, that one included.
+/// TSUMUJI_EUNKNOWN: there is no such node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group(
     handle: Handle,
@@ -41,7 +43,7 @@ pub unsafe extern "C" fn tsumuji_group(
     })
 }
 
-/// Ends the use of a group.
+/// Ends the use of a group. Members that call on it nevertheless get TSUMUJI_EMISMATCH, once this node makes a call.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_group_close(handle: Handle, group: c_int) -> c_int {
     done(on(handle, |node| CollectiveState::close_group(node, group)))
@@ -67,8 +69,10 @@ pub extern "C" fn tsumuji_group_size(handle: Handle, group: c_int) -> c_int {
 ///
 /// For this and all operations below: all members of a group make the same calls in the same order. If request is NULL, the call waits for the
 /// operation's end. Otherwise it returns at once and writes to *request a number for tsumuji_test and tsumuji_wait; the buffers must then stay valid
-/// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more.
-/// TSUMUJI_EMISMATCH: a member called something else.
+/// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more; or this node
+/// was restarted, and the group is one of its last life. TSUMUJI_EMISMATCH: a member called something else: another operation, length or root, or a
+/// reduction by another operation, type, size of elements or `ordered`; or it has closed the group. TSUMUJI_EINVAL: the memory to receive into overlaps
+/// the memory to send.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_barrier(handle: Handle, group: c_int, request: *mut u64) -> c_int {
     // SAFETY: the header asks for what `operate` needs.

@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tsumuji_get_window(
     })
 }
 
-/// Sets the number of frames granted to all peers together, from 1 to frames_limit.
+/// Sets the number of frames granted to all peers together, at least 1; more than frames_limit is cut to that.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_set_window(handle: Handle, frames: usize) -> c_int {
     done(on(handle, |node| {

@@ -15,7 +15,8 @@ use crate::node::{Node, Source};
 pub const TSUMUJI_ORDERED: c_int = 0;
 /// Class: messages arrive when they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
-/// Most urgent priority; priorities are 0 to 3, and urgent messages never wait behind others.
+/// Most urgent priority; priorities are 0 to 3. Urgent messages leave before all others that wait, but share with them the room of the queue to a peer
+/// (option send-queue) and the receiver's memory: where either is used up, they wait, too.
 pub const TSUMUJI_URGENT: c_int = 0;
 /// The usual priority.
 pub const TSUMUJI_NORMAL: c_int = 2;
@@ -105,6 +106,16 @@ pub(super) fn source_of(
     })
 }
 
+/// The number that C gets for a message: never 0.
+pub(super) fn number_of(id: SendId) -> u64 {
+    id.0.wrapping_add(1)
+}
+
+fn read_id(number: u64) -> Result<SendId, Failure> {
+    let id = number.checked_sub(1).map(SendId);
+    id.ok_or_else(|| Failure::invalid("0 is the number of no message"))
+}
+
 pub(super) fn read_channel(channel: c_int) -> Result<Channel, Failure> {
     u32::try_from(channel)
         .ok()
@@ -122,9 +133,12 @@ pub(super) fn channel_number(channel: Channel) -> c_int {
     channel.number().cast_signed()
 }
 
-/// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The message leaves at once if window and
-/// link permit, else later, also while the program computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with
-/// TSUMUJI_MORE added to the channel of all but the last.
+/// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The queue's room (option send-queue) is that
+/// of all messages to the peer, whatever their priority. The message leaves at once if window and link permit, else later, also while the program
+/// computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
+///
+/// A message longer than the receiver's budget (option budget) that the receiver does not take holds up everything that comes from its sender after it,
+/// urgent messages and collectives included.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
     handle: Handle,
@@ -199,7 +213,7 @@ pub unsafe extern "C" fn tsumuji_send_tracked(
             let sent = node
                 .endpoint
                 .send_tracked(to, read_channel(channel)?, data)?;
-            ffi::put(id, "the place for the id", sent.0)
+            ffi::put(id, "the place for the id", number_of(sent))
         })
     })
 }
@@ -268,27 +282,28 @@ pub unsafe extern "C" fn tsumuji_send_shared(
                     return Ok(node.endpoint.send_shared(to, channel, message)?);
                 }
                 let sent = node.endpoint.send_shared_tracked(to, channel, message)?;
-                ffi::put(id, "the place for the id", sent.0)
+                ffi::put(id, "the place for the id", number_of(sent))
             })
         }
     }))
 }
 
-/// 1: the peer has acknowledged the whole message; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with its peer.
+/// 1: the peer has acknowledged the whole message and, on an ordered channel, all before it; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with
+/// its peer. TSUMUJI_EINVAL: no message to this peer has this number yet; 0 never is one.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_is_sent(handle: Handle, to: c_int, id: u64) -> c_int {
     answer(on(handle, |node| {
         let to = node.peer(to)?;
-        Ok(node.endpoint.is_sent(to, SendId(id))?)
+        Ok(node.endpoint.is_sent(to, read_id(id)?)?)
     }))
 }
 
-/// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit).
+/// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit). Errors as of tsumuji_is_sent.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_wait_sent(handle: Handle, to: c_int, id: u64, timeout_us: i64) -> c_int {
     answer(on(handle, |node| {
         let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
-        Ok(node.endpoint.wait_sent(to, SendId(id), timeout)?)
+        Ok(node.endpoint.wait_sent(to, read_id(id)?, timeout)?)
     }))
 }
 
@@ -345,7 +360,7 @@ pub unsafe extern "C" fn tsumuji_ready(
 }
 
 /// Copies the next message on channels that nobody opened into `buffer`, and returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none arrived
-/// in time. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+/// in time; with a timeout_us of 0 it is TSUMUJI_EAGAIN. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv(
     handle: Handle,
@@ -404,7 +419,7 @@ pub(super) unsafe fn receive(
 }
 
 /// Borrows the next message on channels that nobody opened, without a copy. It counts against the endpoint's budget until tsumuji_release. At most
-/// 65,536 messages are borrowed at a time.
+/// 65,536 messages are borrowed at a time. TSUMUJI_ETIMEDOUT: none arrived in time; with a timeout_us of 0 it is TSUMUJI_EAGAIN.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow(
     handle: Handle,

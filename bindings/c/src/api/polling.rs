@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Context, Datagram, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId};
 
-use super::messages::channel_number;
+use super::messages::{channel_number, number_of};
 use super::{TsumujiDatagram, TsumujiMessage, TsumujiRemoteFlow, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
@@ -15,8 +15,8 @@ use crate::handle::{Handle, on};
 use crate::within;
 
 /// Callbacks for tsumuji_poll, on the thread that polls; for a channel's own handler (tsumuji_open_channel), on whichever thread drives the endpoint.
-/// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY; use tsumuji_reply and tsumuji_send_from),
-/// leave by longjmp, or throw. Its arguments are valid until it returns.
+/// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY, or TSUMUJI_ETHREAD on the progress assistant's
+/// thread; use tsumuji_reply and tsumuji_send_from), leave by longjmp, or throw. Its arguments are valid until it returns.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiHandler {
@@ -34,7 +34,7 @@ pub struct TsumujiHandler {
     /// The peer died, left or restarted; failed_messages messages to it have failed.
     pub peer_dead:
         Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, failed_messages: usize)>,
-    /// A message of tsumuji_send_tracked was acknowledged whole.
+    /// A message of tsumuji_send_tracked was acknowledged, as tsumuji_is_sent says.
     pub sent: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64)>,
     /// A message sent before the peer had announced its limit was dropped as too large; text says why.
     pub refused: Option<
@@ -148,7 +148,7 @@ impl Handler for Callbacks {
     fn sent(&mut self, peer: NodeId, id: SendId) {
         if let Some(call) = self.handler.sent {
             // SAFETY: as in `message`.
-            unsafe { call(self.handler.context, peer.0.into(), id.0) };
+            unsafe { call(self.handler.context, peer.0.into(), number_of(id)) };
         }
     }
 
@@ -174,7 +174,14 @@ impl Handler for Callbacks {
         if let Some(call) = self.handler.refused {
             let text = std::ffi::CString::new(why.to_string()).unwrap_or_default();
             // SAFETY: as in `message`.
-            unsafe { call(self.handler.context, peer.0.into(), id.0, text.as_ptr()) };
+            unsafe {
+                call(
+                    self.handler.context,
+                    peer.0.into(),
+                    number_of(id),
+                    text.as_ptr(),
+                )
+            };
         }
     }
 }

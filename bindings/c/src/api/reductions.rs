@@ -68,7 +68,7 @@ pub struct TsumujiCombine {
 }
 
 /// The root gets in `receive` the combination of all members' `send`: `count` elements of a type (TSUMUJI_DOUBLE ...), by an operation (TSUMUJI_SUM
-/// ...). receive is used on the root only.
+/// ...). receive is used on the root only, and must not overlap send (TSUMUJI_EINVAL).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce(
     handle: Handle,
@@ -86,7 +86,8 @@ pub unsafe extern "C" fn tsumuji_reduce(
     unsafe { reduce(handle, group, root, (send, receive, count), by, request) }
 }
 
-/// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned.
+/// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned. Members compare element_bytes and ordered, but cannot
+/// compare functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reduce_by(
     handle: Handle,

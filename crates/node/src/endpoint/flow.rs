@@ -22,8 +22,8 @@ impl Endpoint {
         self.core.read().drive.engine.window()
     }
 
-    /// Sets the frames granted to all peers together, between 1 and `window().frames_limit`. Credit granted before stays valid: after a cut the sum
-    /// comes down as it is used.
+    /// Sets the frames granted to all peers together; they are cut to what lies between 1 and `window().frames_limit`. Credit granted before stays valid:
+    /// after a cut the sum comes down as it is used.
     pub fn set_window(&mut self, frames: usize) {
         let core = &mut *self.core.write();
         core.drive.engine.set_window(frames);

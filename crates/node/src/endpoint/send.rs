@@ -127,9 +127,8 @@ impl Endpoint {
     ) -> Result<SendId, SendError> {
         let core = &mut *self.core.write();
         let id = core.send_shared(to, channel, message, true)?;
-        if !core.drive.engine.is_acknowledged(to, id) {
-            core.peers.track(to, id);
-        }
+        let is_open = !core.drive.engine.is_acknowledged(to, id);
+        core.peers.track(to, id, is_open);
         Ok(id)
     }
 
@@ -169,14 +168,12 @@ impl Endpoint {
         // A message that was borrowed may be acknowledged by now.
         let is_open = message.len() < core.drive.tuning.borrow_bytes
             || !core.drive.engine.is_acknowledged(to, id);
-        if is_open {
-            core.peers.track(to, id);
-        }
+        core.peers.track(to, id, is_open);
         Ok(id)
     }
 
     /// Whether the peer has acknowledged the whole of a tracked message, and of all before it on an ordered channel. Polls. A message that failed with its
-    /// peer is an error.
+    /// peer is an error, and so is an id that was not given yet for this peer.
     pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
         let core = &mut *self.core.write();
         if !core.peers.is_sent(to, id)? {

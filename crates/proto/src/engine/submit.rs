@@ -150,7 +150,8 @@ impl Engine {
             .map_or(0, |peer| peer.send.queue.promised_messages())
     }
 
-    /// Whether the message is acknowledged whole, or has failed (its session ended, or it was too large).
+    /// Whether the message is acknowledged whole, or has failed (its session ended, or it was too large). A message with `notify` that waits at the peer
+    /// for an earlier one of an ordered channel is not.
     pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
         self.peer(to)
             .is_none_or(|peer| peer.send.queue.is_acknowledged(id))

@@ -285,6 +285,7 @@ impl Queue {
                 .messages
                 .iter()
                 .any(|outgoing| outgoing.live && outgoing.id == id)
+            && !(self.stall.as_deref()).is_some_and(|stall| stall.ahead.holds(id))
     }
 
     /// Something waits to be sent, perhaps for room in its channel.

@@ -46,6 +46,11 @@ impl Ahead {
         }
     }
 
+    /// Whether that tracked message waits.
+    pub(super) fn holds(&self, id: SendId) -> bool {
+        self.0.values().any(|early| early.tracked == Some(id))
+    }
+
     /// Number of messages that wait now.
     pub(super) fn messages(&self, channels: &[ChannelSend]) -> usize {
         let waits = |channel: u16, number| {
