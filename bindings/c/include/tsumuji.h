@@ -61,7 +61,7 @@
 // The endpoint cannot be opened; the text says why, and what to do.
 #define TSUMUJI_EOPEN -9
 
-// The handle belongs to another thread. See tsumuji_acquire_ownership.
+// The handle belongs to another thread. See tsumuji_acquire_ownership. Callbacks on the progress assistant's thread get this, too.
 #define TSUMUJI_ETHREAD -10
 
 // The handle is in use: a callback used the handle that called it.
@@ -70,7 +70,8 @@
 // A bug in the library; the handle can only be closed.
 #define TSUMUJI_EPANIC -12
 
-// Members disagree on a collective operation, its length, root or table of algorithms, or on the congestion control.
+// Members disagree on a collective operation, its length, root, reduction or table of algorithms, or on the congestion control; or one has closed the
+// group.
 #define TSUMUJI_EMISMATCH -13
 
 // Messages that earlier calls accepted were lost with their peer, or not delivered before tsumuji_close ended; the text says how many, to whom.
@@ -83,7 +84,8 @@
 // Class: messages arrive when they are complete.
 #define TSUMUJI_UNORDERED 1
 
-// Most urgent priority; priorities are 0 to 3, and urgent messages never wait behind others.
+// Most urgent priority; priorities are 0 to 3. Urgent messages leave before all others that wait, but share with them the room of the queue to a peer
+// (option send-queue) and the receiver's memory: where either is used up, they wait, too.
 #define TSUMUJI_URGENT 0
 
 // The usual priority.
@@ -114,7 +116,8 @@
 // Pace: as fast as the receiver has answered lately, evenly, so that few messages wait there: the paper's "slow write".
 #define TSUMUJI_PACE_DRAIN -1
 
-// The group of all nodes; ranks are node numbers.
+// The group of all nodes that there were when the handle was opened; ranks are node numbers. It never grows: nodes that tsumuji_update_members tells of
+// belong to groups that are made with them.
 #define TSUMUJI_WORLD 0
 
 // Element types of reductions: int8_t.
@@ -252,8 +255,8 @@ typedef struct tsumuji_remote_flow {
 } tsumuji_remote_flow;
 
 // Callbacks for tsumuji_poll, on the thread that polls; for a channel's own handler (tsumuji_open_channel), on whichever thread drives the endpoint.
-// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY; use tsumuji_reply and tsumuji_send_from),
-// leave by longjmp, or throw. Its arguments are valid until it returns.
+// Only `message` is required; the others may be NULL. A callback must not use the handle (TSUMUJI_EBUSY, or TSUMUJI_ETHREAD on the progress assistant's
+// thread; use tsumuji_reply and tsumuji_send_from), leave by longjmp, or throw. Its arguments are valid until it returns.
 typedef struct tsumuji_handler {
   // sizeof(tsumuji_handler).
   size_t size;
@@ -267,7 +270,7 @@ typedef struct tsumuji_handler {
   void (*peer_up)(void *context, int peer);
   // The peer died, left or restarted; failed_messages messages to it have failed.
   void (*peer_dead)(void *context, int peer, size_t failed_messages);
-  // A message of tsumuji_send_tracked was acknowledged whole.
+  // A message of tsumuji_send_tracked was acknowledged, as tsumuji_is_sent says.
   void (*sent)(void *context, int peer, uint64_t id);
   // A message sent before the peer had announced its limit was dropped as too large; text says why.
   void (*refused)(void *context, int peer, uint64_t id, const char *text);
@@ -505,9 +508,12 @@ int tsumuji_channel_of(int class_,
                        int priority,
                        int channel_id);
 
-// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The message leaves at once if window and
-// link permit, else later, also while the program computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with
-// TSUMUJI_MORE added to the channel of all but the last.
+// Sends a copy of a message of up to 4 GiB - 1; while the queue to the peer is full, it waits and receives. The queue's room (option send-queue) is that
+// of all messages to the peer, whatever their priority. The message leaves at once if window and link permit, else later, also while the program
+// computes. Many small messages are sent faster between tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
+//
+// A message longer than the receiver's budget (option budget) that the receiver does not take holds up everything that comes from its sender after it,
+// urgent messages and collectives included.
 int tsumuji_send(struct tsumuji *handle,
                  int to,
                  int channel,
@@ -545,11 +551,17 @@ int tsumuji_send_shared(struct tsumuji *handle,
                         void *context,
                         uint64_t *id);
 
-// 1: the peer has acknowledged the whole message; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with its peer.
-int tsumuji_is_sent(struct tsumuji *handle, int to, uint64_t id);
+// 1: the peer has acknowledged the whole message and, on an ordered channel, all before it; 0: not yet. Polls. TSUMUJI_EPEER: the message was lost with
+// its peer. TSUMUJI_EINVAL: no message to this peer has this number yet; 0 never is one.
+int tsumuji_is_sent(struct tsumuji *handle,
+                    int to,
+                    uint64_t id);
 
-// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit).
-int tsumuji_wait_sent(struct tsumuji *handle, int to, uint64_t id, int64_t timeout_us);
+// Waits until the message is acknowledged: 1, or 0 after timeout_us microseconds (negative: without limit). Errors as of tsumuji_is_sent.
+int tsumuji_wait_sent(struct tsumuji *handle,
+                      int to,
+                      uint64_t id,
+                      int64_t timeout_us);
 
 // Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 after timeout_us.
 int tsumuji_wait_writable(struct tsumuji *handle, int to, int channel, size_t bytes, int64_t timeout_us);
@@ -566,7 +578,7 @@ int tsumuji_ready(struct tsumuji *handle,
                   int64_t timeout_us);
 
 // Copies the next message on channels that nobody opened into `buffer`, and returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none arrived
-// in time. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+// in time; with a timeout_us of 0 it is TSUMUJI_EAGAIN. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv(struct tsumuji *handle,
                        void *buffer,
                        size_t room,
@@ -577,7 +589,7 @@ ptrdiff_t tsumuji_recv(struct tsumuji *handle,
 ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, struct tsumuji_message *about);
 
 // Borrows the next message on channels that nobody opened, without a copy. It counts against the endpoint's budget until tsumuji_release. At most
-// 65,536 messages are borrowed at a time.
+// 65,536 messages are borrowed at a time. TSUMUJI_ETIMEDOUT: none arrived in time; with a timeout_us of 0 it is TSUMUJI_EAGAIN.
 int tsumuji_recv_borrow(struct tsumuji *handle,
                         struct tsumuji_message *message,
                         int64_t timeout_us);
@@ -633,7 +645,8 @@ int64_t tsumuji_until_timer(struct tsumuji *handle);
 // Opens `channel_id`, in every class and priority, with its own mailbox for tsumuji_recv_on, tsumuji_recv_borrow_on and tsumuji_poll_on; or, if
 // handler is not NULL, with callbacks, called by whichever thread drives the endpoint: a calling thread, or the progress assistant while the program
 // computes. Waiting and borrowed messages count against budget_bytes (0: 4 MiB), apart from the endpoint's own budget, so an unread channel does not
-// block others. When half is used, peers are told to stop sending on it. Messages that arrived before come first. Its datagrams belong to it, too.
+// block others, except by a message longer than the endpoint's budget (see tsumuji_send). When half is used, peers are told to stop sending on it.
+// Messages that arrived before come first. Its datagrams belong to it, too.
 int tsumuji_open_channel(struct tsumuji *handle,
                          int channel_id,
                          size_t budget_bytes,
@@ -647,15 +660,15 @@ int tsumuji_close_channel(struct tsumuji *handle,
 int tsumuji_channel_state(struct tsumuji *handle, int channel_id, struct tsumuji_channel *state, size_t size);
 
 // Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from any) without taking it. 1: *bytes is its
-// length (bytes may be NULL); 0: none within timeout_us.
+// length (bytes may be NULL); 0: none within timeout_us. TSUMUJI_EPEER: that peer is dead, and has left no message.
 int tsumuji_ready_on(struct tsumuji *handle,
                      int channel_id,
                      int from,
                      size_t *bytes,
                      int64_t timeout_us);
 
-// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EAGAIN with a timeout_us of 0: there is
-// none.
+// As tsumuji_recv, for an opened channel (-1: for those that nobody opened) and a peer (-1: any). TSUMUJI_EPEER: that peer is dead, and has left no
+// message; one that is up again is waited for.
 ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           int channel_id,
                           int from,
@@ -664,7 +677,8 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           struct tsumuji_message *about,
                           int64_t timeout_us);
 
-// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on. The message counts against the channel's budget until it is released.
+// As tsumuji_recv_borrow, for channel and peer as in tsumuji_recv_on, TSUMUJI_EPEER included. The message counts against the channel's budget until it is
+// released.
 int tsumuji_recv_borrow_on(struct tsumuji *handle,
                            int channel_id,
                            int from,
@@ -718,6 +732,7 @@ int tsumuji_post(struct tsumuji *handle,
                  uint64_t *post);
 
 // Waits until a message has filled the buffer, or its channel was closed: 1, or 0 after timeout_us microseconds (negative: without limit).
+// TSUMUJI_EPEER: the post is for messages of one peer, which is dead; the buffer comes back by tsumuji_unpost.
 int tsumuji_wait_posted(struct tsumuji *handle,
                         uint64_t post,
                         int64_t timeout_us);
@@ -814,7 +829,7 @@ int tsumuji_publish_metrics(struct tsumuji *handle);
 // State of the window; size: sizeof(tsumuji_window).
 int tsumuji_get_window(struct tsumuji *handle, struct tsumuji_window *window, size_t size);
 
-// Sets the number of frames granted to all peers together, from 1 to frames_limit.
+// Sets the number of frames granted to all peers together, at least 1; more than frames_limit is cut to that.
 int tsumuji_set_window(struct tsumuji *handle, size_t frames);
 
 // Sets the most frames that are granted ahead to this peer; 0: no limit of its own.
@@ -842,13 +857,15 @@ int tsumuji_regrant(struct tsumuji *handle);
 int tsumuji_set_pace(struct tsumuji *handle, int peer, int64_t pace);
 
 // Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. All of them make the same call, other nodes none.
-// Groups of the same nodes are told apart by `tag`.
+// Groups of the same nodes are told apart by `tag`. A tag is used once for the same nodes in the same order, also after tsumuji_group_close
+// (TSUMUJI_EINVAL); tag 0 with all nodes in order is TSUMUJI_WORLD. A handle makes at most 65,536 groups in its life, that one included.
+// TSUMUJI_EUNKNOWN: there is no such node.
 int tsumuji_group(struct tsumuji *handle,
                   const int *nodes,
                   size_t count,
                   uint32_t tag);
 
-// Ends the use of a group.
+// Ends the use of a group. Members that call on it nevertheless get TSUMUJI_EMISMATCH, once this node makes a call.
 int tsumuji_group_close(struct tsumuji *handle, int group);
 
 // This node's rank in a group.
@@ -861,8 +878,10 @@ int tsumuji_group_size(struct tsumuji *handle, int group);
 //
 // For this and all operations below: all members of a group make the same calls in the same order. If request is NULL, the call waits for the
 // operation's end. Otherwise it returns at once and writes to *request a number for tsumuji_test and tsumuji_wait; the buffers must then stay valid
-// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more.
-// TSUMUJI_EMISMATCH: a member called something else.
+// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more; or this node
+// was restarted, and the group is one of its last life. TSUMUJI_EMISMATCH: a member called something else: another operation, length or root, or a
+// reduction by another operation, type, size of elements or `ordered`; or it has closed the group. TSUMUJI_EINVAL: the memory to receive into overlaps
+// the memory to send.
 int tsumuji_barrier(struct tsumuji *handle,
                     int group,
                     uint64_t *request);
@@ -925,7 +944,7 @@ int tsumuji_forbid_direct_reads(struct tsumuji *handle);
 int tsumuji_get_collective_counters(struct tsumuji *handle, struct tsumuji_collective_counters *counters, size_t size);
 
 // The root gets in `receive` the combination of all members' `send`: `count` elements of a type (TSUMUJI_DOUBLE ...), by an operation (TSUMUJI_SUM
-// ...). receive is used on the root only.
+// ...). receive is used on the root only, and must not overlap send (TSUMUJI_EINVAL).
 int tsumuji_reduce(struct tsumuji *handle,
                    int group,
                    int root,
@@ -936,7 +955,8 @@ int tsumuji_reduce(struct tsumuji *handle,
                    int operation,
                    uint64_t *request);
 
-// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned.
+// As tsumuji_reduce, by a function of the program; *by is not used after the call has returned. Members compare element_bytes and ordered, but cannot
+// compare functions.
 int tsumuji_reduce_by(struct tsumuji *handle,
                       int group,
                       int root,

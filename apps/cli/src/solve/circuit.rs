@@ -356,8 +356,8 @@ impl Report<'_> {
                         .map_or_else(String::new, |link| { format!("; processes over {link}") })
                 ),
             ),
-            ("smallest", format!("{} V at {}", least.1, least.0)),
-            ("largest", format!("{} V at {}", most.1, most.0)),
+            ("smallest", format!("{:?} V at {}", least.1, least.0)),
+            ("largest", format!("{:?} V at {}", most.1, most.0)),
             (
                 "time",
                 format!(
