@@ -191,9 +191,13 @@ pub(crate) fn run(args: Args) -> Outcome {
                     Progress::Running => signals.come().for_each(|signal| launcher.signal(signal)),
                 }
                 if awaits_join && let Some(address) = launcher.join_address() {
-                    let link = match launcher.link() {
+                    let of_hosts = file_of_hosts.as_ref().map(|file| file.hosts()[0].link);
+                    let link = match of_hosts.unwrap_or(launcher.link()) {
                         LinkSpec::Shm | LinkSpec::Udp(_) => String::new(),
-                        link @ LinkSpec::Multicast { .. } => format!(" --link {link}"),
+                        LinkSpec::Multicast { group, .. } => {
+                            let link = LinkSpec::Multicast { own: None, group };
+                            format!(" --link {link}")
+                        }
                         link => format!(" --link {}:INTERFACE", link.kind()),
                     };
                     let security = crate::security::as_flags(&security);

@@ -186,6 +186,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         target: args.target.as_deref(),
     };
     let train = data::read(&args.data, config.kind.want(), reading)?;
+    ensure!(!interrupt.is_set(), Interrupted);
     let how = Preparation {
         scales: args.scale == ScaleName::Standard,
         // Sums over all rows are the same in any order.

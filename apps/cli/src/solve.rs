@@ -156,7 +156,7 @@ pub(crate) struct Args {
     /// Relaxation factor, between 0 and 2
     #[arg(long, value_name = "W", default_value_t = 1.0)]
     omega: f64,
-    /// Relative residual |b - A x| / |b| to reach
+    /// Relative residual |b - A x| / |b| to reach; of a netlist, relative to its currents
     #[arg(
         long,
         value_name = "T",

@@ -569,16 +569,18 @@ static uint64_t first_goes_first(void *context, const tsumuji_sender *sender)
     return sender->peer == preference->first ? 0 : 1;
 }
 
-/* Two send more than a third has memory for: the one that its program prefers is done first, whichever that is. */
-static void memory_rank(const char *congestion, uint64_t first)
+enum { RANKED_MESSAGES = 12 };
+
+/* Two send more than a third has memory for, and the first one of them is preferred. How many of the other's came before all of the first. */
+static int memory_rank(const char *congestion, uint64_t first)
 {
-    enum { NODES = 3, MESSAGES = 12, BYTES = 40000 };
+    enum { NODES = 3, MESSAGES = RANKED_MESSAGES, BYTES = 40000 };
     static char buffer[BYTES];
     tsumuji_options *options = tsumuji_options_new();
     struct preference preference = {first, 0};
     tsumuji *node[NODES];
     tsumuji_message about;
-    int got[2] = {0, 0}, fd = tsumuji_shm_create(NODES);
+    int got[2] = {0, 0}, before, fd = tsumuji_shm_create(NODES);
 
     CHECK(tsumuji_options_set(options, "congestion", congestion) == 0 && tsumuji_options_set(options, "idle", "sleep") == 0);
     CHECK(tsumuji_options_set(options, "send-queue", "1M") == 0 && tsumuji_options_set(options, "progress", "program") == 0);
@@ -604,9 +606,7 @@ static void memory_rank(const char *congestion, uint64_t first)
             got[about.from]++;
     }
     CHECK(preference.asked > 0);
-    /* Under suci it decides who is told first, and frames of both are on their way by then. */
-    /* In turns it would be all but one. Half of it, but for what comes by probes where the machine is busy. */
-    CHECK(strcmp(congestion, "credit") != 0 || got[1 - first] < MESSAGES - 2);
+    before = got[1 - first];
     CHECK(tsumuji_set_memory_rank(node[2], NULL, NULL) == 0);
     while (got[1 - first] < MESSAGES) {
         CHECK(tsumuji_progress(node[0]) >= 0 && tsumuji_progress(node[1]) >= 0);
@@ -615,6 +615,18 @@ static void memory_rank(const char *congestion, uint64_t first)
     }
     for (int i = 0; i < NODES; i++)
         end(node[i]);
+    return before;
+}
+
+/* The one that a program prefers is done first, whichever that is. In turns it would be all but one of the other's; half of it, but for what comes by
+   probes, where the machine is busy. Under suci the program decides who is told first, and frames of both are on their way by then. */
+static void memory_ranks(uint64_t first)
+{
+    int tries = 1;
+
+    while (memory_rank("credit", first) >= RANKED_MESSAGES - 3)
+        CHECK(tries++ < 5);
+    memory_rank("suci", first);
 }
 
 static void tables(void)
@@ -656,8 +668,7 @@ int main(void)
     suci();
     policy_under_suci();
     for (uint64_t first = 0; first < 2; first++) {
-        memory_rank("credit", first);
-        memory_rank("suci", first);
+        memory_ranks(first);
     }
     tables();
     puts("plain: all right");

@@ -307,6 +307,7 @@ impl Epoll {
 
     /// A sleeper comes, to this and to those in it: the next news shall ring.
     pub(crate) fn arm(&'static self) -> Armed {
+        control::inherit();
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut armed = vec![self];
         let mut at = 0;
@@ -469,6 +470,7 @@ impl Epoll {
         timeout_ns: Option<u64>,
         mask: *const c_void,
     ) -> Result<usize> {
+        control::inherit();
         let fd = self.fd.load(Ordering::Relaxed);
         let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
         let mut is_first = true;

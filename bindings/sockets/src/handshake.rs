@@ -155,15 +155,16 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
             Some(taken) => Ok(taken),
             None => segment::take_slot(target),
         };
-        tried = match (taken, choose_port(fd, bound, target.is_v4())) {
-            (Ok(taken), Some(port)) => try_port(fd, &target, port, taken, mailbox, &real),
-            (Ok((segment, slot)), None) => {
-                segment::free(segment.get(), slot);
-                break;
-            }
-            (Err(_), _) => break,
+        let Ok(taken) = taken else { break };
+        let Some(port) = choose_port(fd, bound, target.is_v4()) else {
+            segment::free(taken.0.get(), taken.1);
+            break;
         };
+        tried = try_port(fd, &target, port, taken, mailbox, &real);
         let Tried::Result(result, error) = tried else {
+            if bound == 0 {
+                set_port_range(fd, 0);
+            }
             break;
         };
         let is_taken = result != 0 && error == Errno(libc::EADDRNOTAVAIL) && bound == 0;

@@ -68,7 +68,7 @@ pub(crate) fn thread_group() -> u32 {
 
 /// In a forked child: it and its only thread have other numbers.
 pub(crate) fn forget_thread() {
-    GROUP.store(0, Ordering::Relaxed);
+    GROUP.store(sys::getpid(), Ordering::Relaxed);
     let _ = THREAD.try_with(|cell| cell.set(0));
 }
 

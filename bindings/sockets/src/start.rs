@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::pid_t;
 
 use crate::explain;
-use crate::table::Use;
+use crate::table::{Socket, Use};
 use crate::{address, arena, close, epoll, exec, hello, idle, listener, lock, segment, sys, table};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others. `far`, for tests:
@@ -93,6 +93,8 @@ pub(crate) fn ensure() {
 
 #[cold]
 fn begin() {
+    // Before a child that shares the memory could be the first to ask.
+    lock::thread_group();
     match variable(LINK) {
         None | Some(b"shm") => {}
         Some(b"gateway") => HAS_GATEWAY.store(1, Ordering::Relaxed),
@@ -139,32 +141,41 @@ pub(crate) fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
     result
 }
 
-/// As `forking`, for calls of which the C library tells the handlers nothing.
+/// As `forking`, for calls of which the C library tells the handlers nothing. A signal handler may make them, and its child has the C library's locks as
+/// they were: nothing is allocated here.
 pub(crate) fn forking_untold(fork: impl FnOnce() -> pid_t) -> pid_t {
-    forking(|| {
-        before_fork();
-        let result = fork();
-        match result {
-            0 => in_child(),
-            _ => in_parent(),
-        }
-        result
-    })
+    freeze();
+    let count = |socket: &'static Socket| &socket.mine().own.processes;
+    table::for_each_frozen(|socket| {
+        count(socket).fetch_add(1, Ordering::AcqRel);
+    });
+    let parent = lock::thread_group();
+    let result = fork();
+    if result == 0 {
+        begin_child(0);
+        return result;
+    }
+    if result < 0 && lock::thread_group() == parent {
+        // This process has them open, so that none was the last.
+        table::for_each_frozen(|socket| {
+            count(socket).fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+    in_parent();
+    result
 }
 
-/// In a child that begins elsewhere than where its parent called `forking_untold`.
-pub(crate) fn begin_child() {
-    in_child();
-    let _ = COUNTED.try_with(Cell::take); // nobody asks any more
-}
-
-extern "C" fn before_fork() {
-    // Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
+/// Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
+fn freeze() {
     epoll::freeze();
     arena::freeze();
     table::freeze();
     listener::freeze();
     segment::freeze();
+}
+
+extern "C" fn before_fork() {
+    freeze();
     let mut counted = COUNTED.try_with(Cell::take).ok().flatten();
     table::for_each_frozen(|socket| {
         let using = table::using(socket);
@@ -191,12 +202,18 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    // `before_fork` has noted one of each.
+    begin_child(1);
+}
+
+/// In a child whose thread has so many uses of each stream.
+pub(crate) fn begin_child(own_uses: u32) {
     thaw();
     HAS_LEFT.store(0, Ordering::Relaxed);
     lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();
-    table::after_fork();
+    table::after_fork(own_uses);
     epoll::after_fork();
 }
 

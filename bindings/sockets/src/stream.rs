@@ -442,7 +442,7 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
 }
 
 /// Nothing more will come.
-fn is_over(using: &Use) -> bool {
+pub(crate) fn is_over(using: &Use) -> bool {
     let own = &using.mine().own;
     using.theirs().out.is_finished.load(Ordering::Acquire) != 0
         || own.has_ended.load(Ordering::Acquire) != 0

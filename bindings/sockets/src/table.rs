@@ -550,13 +550,16 @@ pub(crate) fn for_each_frozen(mut act: impl FnMut(&'static Socket)) {
     });
 }
 
-/// In a forked child: its only thread has one use of each stream, if any.
-pub(crate) fn after_fork() {
-    for_each_stream(|socket| {
-        let has_lost = socket.users.load(Ordering::Relaxed) & !CLOSING > 1;
-        socket
-            .has_lost_users
-            .store(u32::from(has_lost), Ordering::Relaxed);
+/// In a forked child: its only thread has no more than so many uses of each stream.
+pub(crate) fn after_fork(own_uses: u32) {
+    LIVE.with(|live| {
+        for socket in live.iter() {
+            let has_lost = socket.users.load(Ordering::Relaxed) & !CLOSING > own_uses;
+            socket
+                .has_lost_users
+                .store(u32::from(has_lost), Ordering::Relaxed);
+            socket.pollers.store(0, Ordering::Relaxed);
+        }
     });
 }
 

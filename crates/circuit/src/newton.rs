@@ -398,7 +398,7 @@ impl<'a> Solver<'a> {
                 break;
             }
         }
-        Ok(balance.residual())
+        Ok(balance.residual().max(balance.worst()))
     }
 
     /// Newton's method beside conductances that are taken away by tenths.

@@ -207,7 +207,7 @@ impl Core {
             if is_present {
                 let failure = Failure::Dead(from);
                 self.ledger
-                    .control(from, abort(header.key, header.sequence, failure));
+                    .answer(from, abort(header.key, header.sequence, failure));
             }
             return;
         }
@@ -229,7 +229,7 @@ impl Core {
                 offset: header.kind as u64,
                 ..*header
             };
-            self.ledger.control(from, answer);
+            self.ledger.answer(from, answer);
         }
     }
 

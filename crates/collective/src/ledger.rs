@@ -48,6 +48,9 @@ pub(crate) const FEED_BYTES: usize = 256 << 10;
 /// Limit of control messages of one peer kept for operations not yet called here. A correct peer has fewer under way.
 pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
 
+/// Control messages that may wait for a peer before it gets no answers to late messages any more: far more than operations that can be under way.
+const ANSWERS_MAX: usize = 256;
+
 /// If frames are at least this long, pieces of a long transfer are one frame, so that they are read in the link's buffer; otherwise about
 /// `PIECE_BYTES`: enough to be forwarded while more arrives.
 const LONG_FRAME_BYTES: usize = 8 << 10;
@@ -365,6 +368,16 @@ impl Ledger {
             header,
             body: Vec::new(),
         });
+    }
+
+    /// As `control`, for an answer to a message that should not have come: dropped where many wait for that peer.
+    pub(crate) fn answer(&mut self, to: NodeId, header: Header) {
+        let waiting = self.outbox.iter().filter(|control| control.to == to);
+        if waiting.count() < ANSWERS_MAX {
+            self.control(to, header);
+        } else {
+            self.counters.overrun += 1;
+        }
     }
 
     /// Sends waiting control messages, as far as there is room; those to one peer in order.

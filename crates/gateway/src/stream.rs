@@ -209,6 +209,8 @@ impl Stream {
         }
         self.take_in(endpoint)?;
         let turn = self.send_out(endpoint, room)?;
+        // What the program has sent before it shut down has left.
+        self.take_in(endpoint)?;
         Ok(if self.has_told(Kind::Gone) && self.is_peer_gone {
             Turn::Done
         } else {
@@ -241,7 +243,10 @@ impl Stream {
                 // What nobody will read would keep the channel full, and the other gateway from telling more.
                 let is_wanted = kind == Kind::Data && !self.is_program_gone;
                 if is_wanted && self.end.is_shut() {
-                    return Err(Fault::Broken);
+                    return match self.has_told(Kind::Finished) {
+                        true => Err(Fault::Broken),
+                        false => Ok(()),
+                    };
                 }
                 if is_wanted && taken < rest.len() {
                     let written = self.end.write(&rest[taken..])?;

@@ -1,6 +1,6 @@
 //! What is watched: `epoll_ctl`, and streams that go over to their rings or are closed.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
@@ -20,6 +20,7 @@ pub(crate) fn control(
     using: &Use,
     event: Option<epoll_event>,
 ) -> Result<()> {
+    inherit();
     let kernel = epoll.fd.load(Ordering::Relaxed);
     epoll.is_ever_ours.store(1, Ordering::Release);
     let known = using.interests.with(|all| {
@@ -304,21 +305,37 @@ pub(crate) fn forget(using: &Use) {
     }
 }
 
-/// In a forked child: ready bits and waiters are the parent's, and so are sleepers. Streams are looked at one by one.
+static IS_INHERITED: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: ready bits and waiters are the parent's, and so are sleepers. Nothing may be allocated there.
 pub(crate) fn after_fork() {
-    for epoll in LIVE.with(|live| live.clone()) {
-        epoll.sleepers.store(0, Ordering::Relaxed);
-        epoll.waiters.store(0, Ordering::Relaxed);
-        epoll.is_inherited.store(1, Ordering::Relaxed);
-        epoll.state.with(|state| state.watched.clear());
-        // It is the parent's.
-        let doorbell = epoll.doorbell.swap(-1, Ordering::AcqRel);
-        if doorbell >= 0 {
-            table::close_own(doorbell);
+    LIVE.with(|live| {
+        for epoll in live.iter() {
+            epoll.sleepers.store(0, Ordering::Relaxed);
+            epoll.waiters.store(0, Ordering::Relaxed);
+            epoll.is_inherited.store(1, Ordering::Relaxed);
+            epoll.state.with(|state| state.watched.clear());
+            // It is the parent's.
+            let doorbell = epoll.doorbell.swap(-1, Ordering::AcqRel);
+            if doorbell >= 0 {
+                table::close_own(doorbell);
+            }
+            IS_INHERITED.store(1, Ordering::Relaxed);
         }
+    });
+}
+
+/// Before an instance is used: in a forked child its streams are looked at one by one.
+#[inline]
+pub(super) fn inherit() {
+    if IS_INHERITED.load(Ordering::Relaxed) != 0 && IS_INHERITED.swap(0, Ordering::Relaxed) != 0 {
+        scan_inherited();
     }
+}
+
+#[cold]
+fn scan_inherited() {
     table::for_each_stream(|socket| {
-        socket.pollers.store(0, Ordering::Relaxed);
         for interest in socket.interests.with(|all| all.clone()) {
             let is_ours = interest.is_ours.load(Ordering::Relaxed) != 0;
             if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Relaxed))

@@ -10,6 +10,7 @@ use crate::{arena, ready, stream, sys, table};
 impl Epoll {
     /// Whether a call would find something in memory.
     pub(crate) fn has_pending(&self) -> bool {
+        super::control::inherit();
         let has_own = self.state.with(|state| {
             self.collect(state);
             let queued = state.ready.len();

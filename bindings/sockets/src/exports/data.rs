@@ -176,8 +176,11 @@ unsafe fn receive_message(
     let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
     message.msg_namelen = 0;
     message.msg_flags = 0;
-    let unread = (using.wants_unread.load(Ordering::Relaxed) != 0)
-        .then(|| stream::unread_bytes(using, fd).min(i32::MAX as u64) as c_int);
+    let unread = (using.wants_unread.load(Ordering::Relaxed) != 0).then(|| {
+        // An end counts as a byte, which is worth another look.
+        let unread = stream::unread_bytes(using, fd) + u64::from(stream::is_over(using));
+        unread.min(i32::MAX as u64) as c_int
+    });
     // SAFETY: the program's own message.
     unsafe { tell_unread(message, unread) };
     Ok(count)
@@ -188,8 +191,11 @@ unsafe fn receive_message(
 /// # Safety
 /// The message's control data are as long as it says.
 unsafe fn tell_unread(message: &mut msghdr, unread: Option<c_int>) {
-    // SAFETY: a number.
-    let bytes = unsafe { libc::CMSG_LEN(size_of::<c_int>() as c_uint) } as usize;
+    // SAFETY: numbers.
+    let [bytes, space] = unsafe {
+        let value = size_of::<c_int>() as c_uint;
+        [libc::CMSG_LEN(value), libc::CMSG_SPACE(value)].map(|bytes| bytes as usize)
+    };
     // SAFETY: the C library's own look at the control data.
     let header = unsafe { libc::CMSG_FIRSTHDR(message).as_mut() };
     if let Some(header) = header
@@ -205,8 +211,13 @@ unsafe fn tell_unread(message: &mut msghdr, unread: Option<c_int>) {
                 .cast::<c_int>()
                 .write_unaligned(unread)
         };
-        message.msg_controllen = bytes;
+        message.msg_controllen = space.min(message.msg_controllen);
     } else {
+        message.msg_flags = if unread.is_some() {
+            libc::MSG_CTRUNC
+        } else {
+            0
+        };
         message.msg_controllen = 0;
     }
 }

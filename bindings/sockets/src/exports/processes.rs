@@ -259,15 +259,15 @@ struct Entry {
 unsafe extern "C" fn begin_child(entry: *mut c_void) -> c_int {
     // SAFETY: given by `clone` below; this is the child's copy, which nobody else reads.
     let Entry { function, argument } = unsafe { entry.cast::<Entry>().read() };
-    start::begin_child();
-    match function {
-        // SAFETY: the program's own function and argument.
-        Some(function) => unsafe { function(argument) },
-        None => 0,
-    }
+    start::begin_child(0);
+    // SAFETY: the program's own function and argument.
+    let status = function.map_or(0, |function| unsafe { function(argument) });
+    // SAFETY: a number.
+    unsafe { _exit(status) }
 }
 
-/// A child that shares the memory shares the table, too, as a thread does.
+/// A child that shares the memory shares the table, too, as a thread does. While this process waits for another child to execute a program (`CLONE_VFORK`),
+/// its other threads would wait for our lists.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn clone(
     function: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
@@ -291,7 +291,7 @@ pub(crate) unsafe extern "C" fn clone(
         real::clone(
             Some(begin_child),
             stack,
-            flags,
+            flags & !libc::CLONE_VFORK,
             entry,
             parent_id,
             local,
@@ -300,7 +300,7 @@ pub(crate) unsafe extern "C" fn clone(
     })
 }
 
-/// The same by number: what flags it has been given, if the child is a process with memory of its own that goes on where its parent does.
+/// Whether the call of that number makes a child with memory of its own, which goes on where its parent does.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -320,7 +320,7 @@ pub(crate) unsafe fn is_fork(call: libc::c_long, [a, b, ..]: [usize; 6]) -> bool
         }
         _ => return false,
     };
-    flags & libc::CLONE_VM as usize == 0 && stack == 0
+    flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == 0 && stack == 0
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

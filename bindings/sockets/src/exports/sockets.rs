@@ -10,7 +10,7 @@ use crate::address::Address;
 use crate::ring::BY_BELLS;
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind, Use};
-use crate::{close, demotion, exec, handshake, listener, real, segment, stream};
+use crate::{close, demotion, exec, handshake, listener, lock, real, segment, stream};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
@@ -264,8 +264,9 @@ of_streams! {
 }
 
 /// Idle segments would take most of a narrow address space.
-fn limits(resource: c_uint) {
-    if resource == libc::RLIMIT_AS {
+fn limits(process: pid_t, resource: c_uint, limit: *const rlimit) {
+    let is_own = process == 0 || process as u32 == lock::thread_group();
+    if resource == libc::RLIMIT_AS && is_own && !limit.is_null() {
         segment::let_go_of_idle();
     }
 }
@@ -276,8 +277,8 @@ also_named! {
 }
 
 prepared! {
-    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = limits(resource);
-    fn prlimit(process: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int = limits(resource);
+    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = limits(0, resource, limit);
+    fn prlimit(process: pid_t, resource: c_uint, limit: *const rlimit, old: *mut rlimit) -> c_int = limits(process, resource, limit);
     /// A program that confines itself to some system calls has not counted ours among them.
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = if option == libc::PR_SET_SECCOMP {
         exec::let_go_of_all("the program confines itself (seccomp)");

@@ -1,5 +1,6 @@
 // Files and pipes that go through sockets, stdio over them, and urgent data.
 #include "cases.h"
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 static char room[65536];
@@ -465,4 +466,52 @@ CASE(option_unsent_bytes)
     int unsent = 0;
     tell("ioctl", ioctl(ends.client, 0x894b, &unsent));
     say("%s", unsent > 0 ? "some" : "none");
+}
+
+// What a reader is told behind the last bytes, so that it looks once more.
+CASE(option_unread_bytes_at_the_end)
+{
+    struct ends ends = pair();
+    int on = 1;
+    setsockopt(ends.server, IPPROTO_TCP, TCP_INQ, &on, sizeof on);
+    put(ends.client, 10, 0);
+    shutdown(ends.client, SHUT_WR);
+    settle();
+    control_of(ends.server, 4);
+    control_of(ends.server, 6);
+    control_of(ends.server, 6);
+}
+
+static long locked_kilobytes(void)
+{
+    char line[200];
+    long found = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        sscanf(line, "VmLck: %ld", &found);
+    if (status)
+        fclose(status);
+    return found;
+}
+
+// Memory that is locked as it is made is little.
+CASE(option_locked_memory)
+{
+    tell("mlockall", mlockall(MCL_FUTURE));
+    long before = locked_kilobytes();
+    for (int at = 0; at < 4; at++)
+        pair();
+    say("%s", locked_kilobytes() - before < 32 << 10 ? "little" : "much");
+}
+
+// A narrow address space is the program's.
+CASE(option_address_space)
+{
+    struct rlimit limit = {1 << 30, 1 << 30};
+    tell("setrlimit", setrlimit(RLIMIT_AS, &limit));
+    for (int at = 0; at < 20; at++)
+        pair();
+    void *memory = malloc(600 << 20);
+    say("%s", memory ? "room" : "no room");
+    free(memory);
 }

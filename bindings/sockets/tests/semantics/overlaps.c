@@ -430,3 +430,68 @@ CASE(reset_after_the_end)
     tell("end", recv(ends.client, room, 10, 0));
     tell("send", send(ends.client, "x", 1, MSG_NOSIGNAL));
 }
+
+static int returning_child(void *unused)
+{
+    (void)unused;
+    return 0;
+}
+
+// A child whose function returns has ended, as one that exits has.
+CASE(close_after_a_child_returned)
+{
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    struct ends ends = pair();
+    pid_t child = clone(returning_child, stack + sizeof stack, SIGCHLD, NULL);
+    tell("child", waitpid(child, NULL, 0) == child);
+    close(ends.server);
+    sleep_ms(50);
+    tell("sent", send(ends.client, "x", 1, MSG_NOSIGNAL));
+    sleep_ms(20);
+    tell("end", recv(ends.client, room, 10, 0));
+}
+
+// A child that shares the memory fails to execute a program, and ends; then the parent ends with data unread.
+static int failing_child(void *unused)
+{
+    (void)unused;
+    _exit(1);
+}
+
+CASE(end_after_a_child_with_the_same_memory)
+{
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    struct ends ends = pair();
+    pid_t process = fork();
+    if (process == 0) {
+        close(ends.client);
+        pid_t child = clone(failing_child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+        waitpid(child, NULL, 0);
+        put(ends.server, 1, 0);
+        poll_one(ends.server, POLLIN, 1000);
+        exit(0);
+    }
+    close(ends.server);
+    get(ends.client, 1, 0);
+    put(ends.client, 10, 0);
+    waitpid(process, NULL, 0);
+    settle();
+    tell("reset", recv(ends.client, room, 10, 0));
+}
+
+// The other end has much on its way when an end answers and shuts down both directions: the answer comes.
+CASE(shut_after_an_answer)
+{
+    struct ends ends = pair();
+    nonblocking(ends.client);
+    long sent = 0;
+    for (int quiet = 0; quiet < 20; quiet++, sleep_ms(5))
+        for (long bytes; (bytes = send(ends.client, room, sizeof room, MSG_NOSIGNAL)) > 0; quiet = 0)
+            sent += bytes;
+    tell("much", sent > 100000);
+    put(ends.server, 20, 0);
+    shutdown(ends.server, SHUT_RDWR);
+    settle();
+    get(ends.client, 20, 0);
+    tell("end", poll_one(ends.client, POLLIN, 2000) > 0 && recv(ends.client, room, 10, 0) <= 0);
+}

@@ -74,6 +74,13 @@ impl Term {
         }
     }
 
+    fn reversed(self) -> Self {
+        Self {
+            value: -self.value,
+            ..self
+        }
+    }
+
     fn times(self, factor: f64) -> Self {
         Self {
             value: self.value * factor,
@@ -102,7 +109,7 @@ impl Sums {
     fn leave(&mut self, [from, to]: [u32; 2], amperes: Term) {
         if from != to {
             self.add(from, amperes);
-            self.add(to, amperes.times(-1.0));
+            self.add(to, amperes.reversed());
         }
     }
 }
@@ -184,7 +191,7 @@ impl Equations {
         // The voltage between the ends of a source less what the source says; its current goes through both.
         let mut branch = |sums: &mut Sums, nodes: Pair, wanted: Term| {
             sums.add(row, across(nodes));
-            sums.add(row, wanted.times(-1.0));
+            sums.add(row, wanted.reversed());
             sums.leave(ends(nodes), Term::exact(x[row as usize]));
             row += 1;
         };

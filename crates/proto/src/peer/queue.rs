@@ -57,7 +57,7 @@ pub(crate) struct Place<'a> {
 /// Counts of messages that were not acknowledged when the session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// Messages of all kinds.
+    /// Messages of all kinds, those among them that are acknowledged and wait at the peer for an earlier one.
     pub(crate) messages: usize,
     /// Reliable messages of the program among them that were accepted.
     pub(crate) lost: usize,
@@ -559,8 +559,7 @@ impl Queue {
             let stall = self.stall.get_or_insert_default();
             let base = self.channels[channel].base();
             stall.ahead.note(outgoing, base, done);
-        } else if outgoing.notify {
-            done(outgoing.id);
+            outgoing.notify = false; // told, or noted to be told later
         }
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
@@ -569,6 +568,9 @@ impl Queue {
         }
         self.queued_messages -= 1;
         self.queued_bytes -= outgoing.body.len();
+        if outgoing.notify {
+            done(outgoing.id);
+        }
         if outgoing.fragments > 1 {
             pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
         }
@@ -593,14 +595,17 @@ impl Queue {
             outgoing.live && own && !borrowed
         };
         let messages = self.messages.iter().filter(promised);
-        let ahead = (self.stall.as_deref()).map_or(0, |stall| stall.ahead.messages(&self.channels));
-        messages.map(|outgoing| outgoing.messages).sum::<usize>() + ahead
+        messages.map(|outgoing| outgoing.messages).sum::<usize>() + self.messages_ahead()
+    }
+
+    fn messages_ahead(&self) -> usize {
+        (self.stall.as_deref()).map_or(0, |stall| stall.ahead.messages(&self.channels))
     }
 
     /// Fails all messages, because the session has ended; returns how many there were.
     pub(super) fn clear(&mut self, pool: &mut Pool) -> Failed {
         let failed = Failed {
-            messages: self.queued_messages,
+            messages: self.queued_messages + self.messages_ahead(),
             lost: self.promised_messages(),
         };
         for outgoing in self.messages.drain(..) {

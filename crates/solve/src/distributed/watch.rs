@@ -351,7 +351,7 @@ mod tests {
     /// Estimates that grow in every epoch, or overflow, while the exact residual stays moderate, end the run after a few verifications.
     #[test]
     fn growth_without_end_is_divergence() {
-        for wild in [1e11, 1e30, f64::INFINITY, f64::NAN] {
+        for wild in [1e30, f64::INFINITY, f64::NAN] {
             let mut policy = policy(1e-10);
             let (mut lap, mut looks) = (0, 0);
             let reason = loop {
@@ -362,13 +362,7 @@ mod tests {
                 if let Some(reason) = policy.verified(cause, lap, 3e3, 0.9, 1e-17) {
                     break reason;
                 }
-                if wild == 1e11 && looks == 2 {
-                    break Reason::Converged; // no more than workers bear
-                }
             };
-            if wild == 1e11 {
-                continue;
-            }
             assert_eq!(reason, Reason::Diverged { residual: 3e3 }, "{wild}");
             assert_eq!(looks, STANDSTILLS + 1, "{wild}");
         }

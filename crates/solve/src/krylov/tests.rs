@@ -221,7 +221,7 @@ fn singular_systems_end_conjugate_gradients() {
         for which in [Preconditioning::Jacobi, Preconditioning::ModifiedIlu] {
             let ended = run(&system, threads, (Kind::Cg, which)).ended;
             let gives_up = matches!(ended.end, End::Stalled | End::Indefinite);
-            assert!(gives_up && ended.iterations < 3_000, "{which:?} {ended:?}");
+            assert!(gives_up && ended.iterations < 4_000, "{which:?} {ended:?}");
             assert!(ended.residual <= 1.0, "{ended:?}");
         }
     }

@@ -59,18 +59,26 @@ impl PartialLu {
         assert_eq!(n, block.columns(), "only square blocks have LU factors");
         assert!(interior <= n, "the interior is within the block");
         let transposed = transpose(block);
-        let ordering = order(&transposed.part(0..interior, &(0..interior)))?;
+        let ordering = if interior == n {
+            order(&transposed)?
+        } else {
+            order(&transposed.part(0..interior, &(0..interior)))?
+        };
         limit.check(n, (ordering.entries, ordering.multiplications), 1.0)?;
         let mut elimination = Elimination::new(n, interior, ordering.entries as usize / 2);
         let mut column_of = Vec::with_capacity(n);
         let mut delayed = Vec::new();
         for &column in &ordering.columns {
             elimination.solve_column(&transposed, column as usize);
-            let (_, values) = transposed.row(column as usize);
-            let largest = values
-                .iter()
-                .fold(0.0f64, |most, value| most.max(value.abs()));
-            let least = if delays { ROUNDING * largest } else { 0.0 };
+            let least = if delays {
+                let (_, values) = transposed.row(column as usize);
+                let largest = values
+                    .iter()
+                    .fold(0.0f64, |most, value| most.max(value.abs()));
+                ROUNDING * largest
+            } else {
+                0.0
+            };
             if elimination.take_pivot(column as usize, least) {
                 column_of.push(column);
             } else if delays {

@@ -16,7 +16,7 @@ pub(super) struct Ahead(BTreeMap<(u16, u64), Early>);
 /// A message that waits at the peer.
 #[derive(Debug, Clone, Copy)]
 struct Early {
-    /// Number of messages of the program: several for a bundle, none for one of a library.
+    /// Number of messages of the program: several for a bundle.
     messages: usize,
     /// Its id, if it is tracked.
     tracked: Option<SendId>,
@@ -27,7 +27,9 @@ impl Ahead {
     #[cold]
     pub(super) fn note(&mut self, outgoing: &Outgoing, base: u64, done: &mut impl FnMut(SendId)) {
         let (channel, number) = (outgoing.channel_index, outgoing.number);
-        let waits = outgoing.channel.class() == DeliveryClass::Ordered && number >= base;
+        let is_ordered = outgoing.channel.class() == DeliveryClass::Ordered;
+        // Libraries are not told what was lost, and look after it themselves.
+        let waits = is_ordered && !outgoing.channel.is_library() && number >= base;
         let tracked = outgoing.notify.then_some(outgoing.id);
         if let Some(id) = tracked.filter(|_| !waits) {
             done(id);
@@ -38,9 +40,8 @@ impl Ahead {
                 done(id);
             }
         }
-        let is_library = outgoing.channel.is_library();
-        if waits && !(is_library && tracked.is_none()) {
-            let messages = if is_library { 0 } else { outgoing.messages };
+        if waits {
+            let messages = outgoing.messages;
             self.0
                 .insert((channel, number), Early { messages, tracked });
         }
@@ -100,7 +101,7 @@ mod tests {
         assert!(ahead.0.is_empty());
     }
 
-    /// A tracked message behind a gap counts as sent when the gap is closed, in order; on an unordered channel at once.
+    /// A tracked message behind a gap counts as sent when the gap is closed, in order; on an unordered channel or a library's at once.
     #[test]
     fn what_waits_behind_a_gap_is_not_sent() {
         let mut channels = [ChannelSend::new(), ChannelSend::new(), ChannelSend::new()];
@@ -127,8 +128,8 @@ mod tests {
         assert_eq!(acknowledge(0, 1, false), nothing);
         assert_eq!(acknowledge(0, 4, true), nothing);
         assert_eq!(acknowledge(1, 2, true), [12]);
-        assert_eq!(acknowledge(2, 1, true), nothing);
-        assert_eq!(acknowledge(2, 0, true), [20, 21]);
+        assert_eq!(acknowledge(2, 1, true), [21]);
+        assert_eq!(acknowledge(2, 0, true), [20]);
         assert_eq!(acknowledge(0, 0, true), [0, 2]);
         assert_eq!(acknowledge(0, 3, false), [4]);
         assert!(ahead.0.is_empty());

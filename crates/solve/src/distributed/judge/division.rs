@@ -127,6 +127,9 @@ impl Judge {
         (self.reason, self.relaxes) = (None, None);
         self.ends_with_zero = false;
         self.best = Best::none();
+        if let Some(failed) = &mut self.failed {
+            failed.residual = f64::INFINITY; // its x is gone
+        }
         self.policy.restart();
         // Orders of the last division are void, but not those to workers that take no part in any.
         self.out

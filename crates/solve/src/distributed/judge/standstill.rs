@@ -137,8 +137,8 @@ impl Judge {
             return;
         };
         let ending = match reason {
-            Reason::Diverged { .. } => "diverged",
-            Reason::Stalled { .. } => "stood still",
+            Reason::Diverged { .. } => "diverged, too",
+            Reason::Stalled { .. } => "stood still, too",
             Reason::MaxLaps { .. } => "did not reach the tolerance in all laps",
             _ => return,
         };
@@ -148,7 +148,7 @@ impl Judge {
         };
         let after = self.config.method_name();
         let first = failed.end.reason(self.limits, self.residual);
-        self.notes.push(format!("{after} {ending}, too{advice}"));
+        self.notes.push(format!("{after} {ending}{advice}"));
         if matches!(reason, Reason::Diverged { .. }) {
             self.reason = Some(first);
         }
