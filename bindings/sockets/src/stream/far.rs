@@ -124,14 +124,7 @@ pub(super) fn ask(using: &Use, fd: c_int, gateway: c_int) -> i16 {
     let mut events = fds[0].revents;
     let own = &using.mine().own;
     if events & libc::POLLERR != 0 {
-        let other = &using.theirs().out;
-        let is_told = other.is_finished.load(Ordering::Acquire) != 0
-            || other.is_closed.load(Ordering::Acquire) != 0;
-        let before = own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
-        if before == 0 && is_through(using) && !is_told {
-            // The kernel may have seen the end before, and would tell that.
-            own.error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
-        }
+        own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
         return events;
     }
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;

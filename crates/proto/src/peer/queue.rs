@@ -556,10 +556,8 @@ impl Queue {
         outgoing.live = false;
         let (channel, number) = (usize::from(outgoing.channel_index), outgoing.number);
         if !self.channels[channel].acknowledge(number) {
-            let stall = self.stall.get_or_insert_default();
             let base = self.channels[channel].base();
-            stall.ahead.note(outgoing, base, done);
-            outgoing.notify = false; // told, or noted to be told later
+            acknowledge_early(&mut self.stall, outgoing, base, done);
         }
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
@@ -628,4 +626,18 @@ impl Queue {
         };
         failed
     }
+}
+
+/// A message was acknowledged although an earlier one of its channel is not, or a later one is. Out of line: that keeps the usual way short.
+#[cold]
+#[inline(never)]
+fn acknowledge_early(
+    stall: &mut Option<Box<Stall>>,
+    outgoing: &mut Outgoing,
+    base: u64,
+    done: &mut impl FnMut(SendId),
+) {
+    let stall = stall.get_or_insert_default();
+    stall.ahead.note(outgoing, base, done);
+    outgoing.notify = false; // told, or noted to be told later
 }
