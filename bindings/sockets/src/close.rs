@@ -155,11 +155,11 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     if how == libc::SHUT_WR {
         // What is ready for that the kernel does not tell of.
         epoll::stir(using);
-        if !is_both {
-            return Ok(());
-        }
     }
-    // Who sends to an end that has shut down both directions is told by the kernel.
-    let how = if is_both { libc::SHUT_RDWR } else { how };
-    sys::shutdown(fd, how).map(|_| ())
+    // Of sending alone the kernel is not told; of both directions it is, and tells who sends here.
+    match (is_both, how) {
+        (true, _) => sys::shutdown(fd, libc::SHUT_RDWR).map(|_| ()),
+        (false, libc::SHUT_WR) => Ok(()),
+        (false, _) => sys::shutdown(fd, how).map(|_| ()),
+    }
 }

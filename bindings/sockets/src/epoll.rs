@@ -307,7 +307,6 @@ impl Epoll {
 
     /// A sleeper comes, to this and to those in it: the next news shall ring.
     pub(crate) fn arm(&'static self) -> Armed {
-        control::inherit();
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut armed = vec![self];
         let mut at = 0;

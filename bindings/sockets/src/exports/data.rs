@@ -213,11 +213,9 @@ unsafe fn tell_unread(message: &mut msghdr, unread: Option<c_int>) {
         };
         message.msg_controllen = space.min(message.msg_controllen);
     } else {
-        message.msg_flags = if unread.is_some() {
-            libc::MSG_CTRUNC
-        } else {
-            0
-        };
+        if unread.is_some() {
+            message.msg_flags = libc::MSG_CTRUNC;
+        }
         message.msg_controllen = 0;
     }
 }

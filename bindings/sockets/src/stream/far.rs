@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use crate::epoll;
 use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
 use crate::sys::{self, AGAIN, Result};
 use crate::table::Use;
@@ -166,7 +167,7 @@ pub(super) fn wait(using: &Use, fd: c_int, events: i16, timeout_ns: Option<u64>)
         Ok(0) => Err(AGAIN),
         Ok(_) => {
             drain(gateway);
-            crate::epoll::rouse(using);
+            epoll::rouse(using);
             ask(using, fd, gateway);
             Ok(())
         }

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 
 use super::{Found, far, is_before_ring, waits};
-use crate::demotion;
-use crate::epoll;
 use crate::ring::{BY_BELLS, ENDED, OWED, RESET};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
+use crate::{demotion, epoll};
 
 /// Bells taken out of the kernel at once.
 const BELLS: usize = 64;
