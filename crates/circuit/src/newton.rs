@@ -80,7 +80,8 @@ pub struct Point {
     pub voltages: Vec<f64>,
     /// The unknowns.
     pub x: Vec<f64>,
-    /// ‖b − A x − currents of diodes‖₂ / ‖flows‖₂: what is left of each equation's sum, and the magnitudes that are summed up there.
+    /// ‖b − A x − currents of diodes‖₂ / ‖flows‖₂: what is left of each equation's sum, and the magnitudes that are summed up there. Or the same of the
+    /// worst equation alone, if that is more.
     pub residual: f64,
     /// Steps of Newton's method altogether: 1 for a linear circuit.
     pub steps: usize,
@@ -317,7 +318,7 @@ impl<'a> Solver<'a> {
                 return Ok(None);
             }
             let (moved, is_limited) = self.step(excited);
-            let residual = self.balance(excited, gmin).residual();
+            let residual = self.balance(excited, gmin).whole();
             let is_calm = !is_limited && moved <= CALM_VOLTS;
             if is_calm && (residual <= self.tolerance || moved <= STANDSTILL_VOLTS) {
                 return Ok(Some(residual));
@@ -376,7 +377,7 @@ impl<'a> Solver<'a> {
         let gmin = self.netlist.gmin;
         let mut balance = self.balance(excited, gmin);
         for _ in 0..MOST_CORRECTIONS {
-            let is_within = balance.residual().max(balance.worst()) <= self.tolerance;
+            let is_within = balance.residual() <= self.tolerance;
             if is_within || !balance.norm().is_finite() {
                 break;
             }
@@ -398,7 +399,7 @@ impl<'a> Solver<'a> {
                 break;
             }
         }
-        Ok(balance.residual().max(balance.worst()))
+        Ok(balance.residual())
     }
 
     /// Newton's method beside conductances that are taken away by tenths.

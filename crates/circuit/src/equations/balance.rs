@@ -33,12 +33,17 @@ impl Balance {
     }
 
     /// ‖rest‖₂ / ‖flows‖₂.
-    pub(crate) fn residual(&self) -> f64 {
+    pub(crate) fn whole(&self) -> f64 {
         self.norm() / norm(&self.flows).max(LEAST_FLOW)
     }
 
+    /// The larger one of `whole` and `worst`.
+    pub(crate) fn residual(&self) -> f64 {
+        self.whole().max(self.worst())
+    }
+
     /// The largest of |rest| / flows of single equations: small currents far from large ones count in it.
-    pub(crate) fn worst(&self) -> f64 {
+    fn worst(&self) -> f64 {
         let largest = self.flows.iter().copied().fold(0.0, f64::max);
         let pairs = self.rest.iter().zip(&self.flows);
         let parts = pairs.map(|(rest, flow)| {
