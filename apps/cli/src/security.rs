@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use tsumuji_node::{ClusterFile, LinkSpec, SealMode, Security, bootstrap, security};
+use tsumuji_node::{ClusterFile, LinkSpec, SealMode, Security, bootstrap, link_spec};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Flags {
@@ -89,7 +89,7 @@ fn leaves_host(link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> bool {
     match file {
         Some(file) => {
             let mut members = file.members().iter();
-            members.any(|member| security::leaves_host(member.addr))
+            members.any(|member| link_spec::leaves_host(member.addr))
         }
         None => link.is_some_and(LinkSpec::leaves_host),
     }

@@ -18,7 +18,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use tsumuji_link::ether::MacAddr;
-use tsumuji_node::any_link::{Base, LinkSpec};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::link_spec::LinkSpec;
 use tsumuji_node::{
     Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options, endpoint_on,
     text_file,

@@ -1,10 +1,8 @@
-//! One type for any of the links, so that an endpoint needs no parameter; `spec` has their names as users write them, `boxed` has links of a type
-//! that is not known here.
+//! One type for any of the links, so that an endpoint needs no parameter; `boxed` has links of a type that is not known here.
 //!
 //! `AnyLink` selects by `match`, so a plain link costs one predictable branch a call. Wrapped links, and those that a program brings along, are boxed.
 
 mod boxed;
-mod spec;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -22,12 +20,10 @@ use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Erased, Link, LinkError, Paired, Receiver, Rings, pass_on};
 
 pub use boxed::BoxedLink;
-pub use spec::{InterfaceName, LinkSpec, LinkSpecError, Station};
-pub(crate) use spec::{counted_up, read_group};
 
 use crate::bootstrap::{HostMemory, HostServer, relay};
 use crate::error::OpenError;
-use crate::security::leaves_host;
+use crate::link_spec::{LinkSpec, leaves_host};
 
 /// A link that reaches peers, without wrappers.
 #[derive(Debug)]

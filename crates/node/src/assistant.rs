@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use tsumuji_link::Link;
 
 use crate::channel::bell::{self, Bell};
@@ -23,6 +23,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::drive::LONGEST_SLEEP;
 use crate::endpoint::Core;
 use crate::lock::{Other, Owner, Seen};
+use crate::sleep;
 
 /// Time without a poll after which the program counts as away. A check interrupts a program on the same core, so there is only one in that time.
 const AWAY: Duration = Duration::from_millis(1);
@@ -236,17 +237,13 @@ fn sleep_while<T>(
 
 /// Sleeps until rung, `link` is readable (returns `true`), or the time has passed.
 fn wait<T>(other: &Other<T>, link: Option<BorrowedFd<'_>>, most: Duration) -> bool {
-    let timeout = Timespec {
-        tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: most.subsec_nanos().into(),
-    };
     let bell = other.bell();
     let mut fds = [
         PollFd::from_borrowed_fd(bell, PollFlags::IN),
         PollFd::from_borrowed_fd(link.unwrap_or(bell), PollFlags::IN),
     ];
     // An interrupt counts as the end of the time.
-    if !matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1..)) {
+    if !matches!(sleep::poll(&mut fds, Some(most)), Ok(true)) {
         return false;
     }
     if !fds[0].revents().is_empty() {

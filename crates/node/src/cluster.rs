@@ -39,8 +39,9 @@ use tsumuji_link::ether::{ETHERS_PATH, MacAddr};
 use tsumuji_proto::NodeId;
 
 use self::place::{Place, in_slots, meet_here, on_link, station};
-use crate::any_link::{InterfaceName, LinkSpec, read_group};
 use crate::bootstrap::relay;
+use crate::error::ClusterFileError;
+use crate::link_spec::{InterfaceName, LinkSpec, read_group};
 use crate::membership::{Member, Membership, shared_hosts};
 use crate::text_file::{self, line_of};
 
@@ -127,76 +128,6 @@ impl HostNode {
         }
         Ok(node)
     }
-}
-
-/// Why a cluster file cannot be used. Each error names the file, and the line if there is one.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClusterFileError {
-    /// It cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-    /// It is too large for a cluster file.
-    #[error("{} is larger than {limit} bytes; no cluster file is", path.display())]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// Its content is invalid.
-    #[error("{}:{line}: {problem}", path.display())]
-    Content {
-        /// Path of the file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong and what is accepted.
-        problem: String,
-    },
-    /// The file lacks a field that the chosen link needs.
-    #[error("{}: node {node} (`{host}`): link `{link}` {problem}", path.display())]
-    Over {
-        /// Path of the file.
-        path: PathBuf,
-        /// Number of the node.
-        node: usize,
-        /// Its host.
-        host: String,
-        /// The chosen link.
-        link: Box<LinkSpec>,
-        /// What is missing.
-        problem: String,
-    },
-    /// Nodes of it cannot meet.
-    #[error("{}: node {node} (`{host}`): `{kind}` among nodes of `{first}`; state links of one kind in `addr`, or choose one for all by --link", path.display())]
-    Mixed {
-        /// Path of the file.
-        path: PathBuf,
-        /// Number of the node.
-        node: usize,
-        /// Its host.
-        host: String,
-        /// Kind of its link.
-        kind: &'static str,
-        /// Kind of the first node's link.
-        first: &'static str,
-    },
-    /// The given node is not in it.
-    #[error("{}: there is no {node}; the file has nodes 0 to {last}", path.display())]
-    NoSuchNode {
-        /// Path of the file.
-        path: PathBuf,
-        /// The given node.
-        node: NodeId,
-        /// The highest id in the file.
-        last: usize,
-    },
 }
 
 #[derive(Deserialize)]

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
@@ -28,6 +28,7 @@ use tsumuji_wire::Join;
 
 use self::arrivals::{Arrivals, next_burst};
 use self::batches::{fan_out, send_batch};
+pub use self::datagrams::NOW_OR_NEVER;
 pub(crate) use self::direct::Sent;
 use crate::channel::Way;
 use crate::channel::bell::{self, Bell};
@@ -37,6 +38,7 @@ use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
 use crate::runqueue::Runqueue;
+use crate::sleep;
 use crate::table::Table;
 use crate::tuning::Tuning;
 
@@ -634,12 +636,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
 /// Waits for either descriptor; the caller checks both afterwards.
 fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
-    let timeout = Timespec {
-        tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: most.subsec_nanos().into(),
-    };
     let mut fds = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    let _ = sleep::poll(&mut fds, Some(most));
 }
 
 /// Most destinations without a slot in one poll; if more peers are full, the loop goes on receiving.

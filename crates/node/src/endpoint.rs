@@ -26,19 +26,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCounters, LinkError, Rings, SealCounters};
+use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
 use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
 
 pub use self::batch::Batch;
-pub use self::datagrams::NOW_OR_NEVER;
 pub use self::joining::JoinRequest;
 pub use self::posts::{Post, Unposted};
-pub(crate) use self::presence::{QUIET, TOLD_EVERY};
 use crate::any_link::AnyLink;
 use crate::assistant::Assistant;
 use crate::channel::bell::Bell;
 use crate::channel::{Channels, Members};
 use crate::clock::{SystemClock, from_std};
+use crate::counters::Counters;
 use crate::drive::Drive;
 use crate::error::{CloseError, OpenError, SendError};
 use crate::idle::Idle;
@@ -90,22 +89,6 @@ pub(crate) struct Core {
     /// A copy of a message found no memory; cleared when a wait has found some.
     is_memory_short: bool,
     taken_bytes: usize,
-}
-
-/// Counters of an endpoint since it was opened.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Counters of the engine: messages and frames, drops by reason.
-    pub engine: tsumuji_proto::Counters,
-    /// Counters of the link: frames and bytes.
-    pub link: LinkCounters,
-    /// Counters of the seal, if frames are sealed.
-    pub seal: Option<SealCounters>,
-    /// Frames dropped because they did not come from the address of their source.
-    pub spoofed_source_frames: u64,
-    /// Datagrams dropped because they arrived while there was no handler and their channel was full.
-    pub dropped_datagrams: u64,
 }
 
 impl Endpoint {

@@ -7,9 +7,8 @@ use tsumuji_link::{LinkAddr, LinkError};
 use tsumuji_proto::{CongestionKind, NodeId};
 
 use crate::absence::{Absence, Absent};
-use crate::any_link::InterfaceName;
-use crate::bootstrap::WorkerFailure;
-use crate::cluster::ClusterFileError;
+use crate::exit::WorkerFailure;
+use crate::link_spec::{InterfaceName, LinkSpec};
 
 /// Limit of a text that another process reports; the rest is cut.
 const MAX_ERROR_BYTES: usize = 4096;
@@ -417,6 +416,76 @@ pub(crate) fn presentable(error: &str) -> String {
     }
     text.truncate(end);
     text
+}
+
+/// Why a cluster file cannot be used. Each error names the file, and the line if there is one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterFileError {
+    /// It cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// It is too large for a cluster file.
+    #[error("{} is larger than {limit} bytes; no cluster file is", path.display())]
+    TooLarge {
+        /// Path of the file.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Its content is invalid.
+    #[error("{}:{line}: {problem}", path.display())]
+    Content {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong and what is accepted.
+        problem: String,
+    },
+    /// The file lacks a field that the chosen link needs.
+    #[error("{}: node {node} (`{host}`): link `{link}` {problem}", path.display())]
+    Over {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the node.
+        node: usize,
+        /// Its host.
+        host: String,
+        /// The chosen link.
+        link: Box<LinkSpec>,
+        /// What is missing.
+        problem: String,
+    },
+    /// Nodes of it cannot meet.
+    #[error("{}: node {node} (`{host}`): `{kind}` among nodes of `{first}`; state links of one kind in `addr`, or choose one for all by --link", path.display())]
+    Mixed {
+        /// Path of the file.
+        path: PathBuf,
+        /// Number of the node.
+        node: usize,
+        /// Its host.
+        host: String,
+        /// Kind of its link.
+        kind: &'static str,
+        /// Kind of the first node's link.
+        first: &'static str,
+    },
+    /// The given node is not in it.
+    #[error("{}: there is no {node}; the file has nodes 0 to {last}", path.display())]
+    NoSuchNode {
+        /// Path of the file.
+        path: PathBuf,
+        /// The given node.
+        node: NodeId,
+        /// The highest id in the file.
+        last: usize,
+    },
 }
 
 #[cfg(test)]

@@ -36,13 +36,17 @@ mod channel;
 mod clock;
 mod cluster;
 mod cork;
+mod counters;
+mod door;
 mod drive;
 mod endpoint;
 mod error;
 mod executor;
+mod exit;
 mod handler;
 mod idle;
 mod intake;
+pub mod link_spec;
 mod lock;
 mod membership;
 pub mod metrics;
@@ -55,6 +59,7 @@ mod runqueue;
 pub mod security;
 #[doc(hidden)]
 pub mod simulated;
+mod sleep;
 mod sys;
 mod table;
 pub mod text_file;
@@ -63,7 +68,7 @@ pub mod tuning;
 pub use bytes::Bytes;
 
 pub use absence::{Absence, AbsenceCause, Absent};
-pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
+pub use any_link::AnyLink;
 pub use bootstrap::{
     Binding, Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, UserSignal, WorkerExit,
     WorkerFailure, endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster,
@@ -73,16 +78,20 @@ pub use channel::{
     Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram,
     RemoteFlow, Waker,
 };
-pub use cluster::{ClusterFile, ClusterFileError, HostNode};
-pub use endpoint::{Batch, Counters, Endpoint, JoinRequest, NOW_OR_NEVER, Post, Unposted};
+pub use cluster::{ClusterFile, HostNode};
+pub use counters::Counters;
+pub use drive::NOW_OR_NEVER;
+pub use endpoint::{Batch, Endpoint, JoinRequest, Post, Unposted};
 pub use error::{
-    ChannelError, CloseError, EndpointError, MeetError, OpenError, RecvError, SendError,
+    ChannelError, CloseError, ClusterFileError, EndpointError, MeetError, OpenError, RecvError,
+    SendError,
 };
 pub use executor::{
     Answers, Beside, Executor, ExecutorOptions, ExecutorState, Reason, Request, Service, Stepped,
     UnknownExecutor, Work,
 };
 pub use handler::{Context, Handler};
+pub use link_spec::{InterfaceName, LinkSpec, LinkSpecError};
 pub use membership::{Member, Membership};
 pub use metrics::MetricsAt;
 pub use options::{IdlePolicy, Options, ProgressBy};

@@ -8,16 +8,22 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use tsumuji_link::impair::ImpairConfig;
-use tsumuji_link::{Link, LinkAddr, SealMode};
+use tsumuji_link::{Link, SealMode};
 
 #[cfg(feature = "seal")]
 use self::keyed::Keyed;
 use crate::any_link::{AnyLink, Base};
-use crate::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
 use crate::error::OpenError;
 
 #[cfg(feature = "seal")]
 mod keyed;
+
+/// File with the cluster's keys: all frames are sealed.
+pub const ENV_KEY: &str = "TSUMUJI_KEY";
+/// How frames are sealed: `encrypt` (default) or `auth`.
+pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
+/// `1`: the network is trusted, and frames that leave the host need no key.
+pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
 
 /// What is stated about the security of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,36 +78,6 @@ impl Security {
                 (ENV_KEY.into(), key_file.into()),
                 (ENV_SEAL.into(), mode.to_string().into()),
             ],
-        }
-    }
-}
-
-/// Whether another host can send to this address.
-pub fn leaves_host(addr: LinkAddr) -> bool {
-    match addr {
-        LinkAddr::Local(_) => false,
-        LinkAddr::Inet(addr) => !addr.ip().is_loopback(),
-        _ => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Only addresses that other hosts can reach need a statement.
-    #[test]
-    fn what_leaves_the_host() {
-        let inet = |text: &str| LinkAddr::Inet(text.parse().expect(text));
-        for (addr, leaves) in [
-            (LinkAddr::Local(3), false),
-            (inet("127.0.0.1:1"), false),
-            (inet("[::1]:1"), false),
-            (inet("10.0.0.1:1"), true),
-            (inet("0.0.0.0:1"), true),
-            (LinkAddr::Ether(tsumuji_link::ether::MacAddr([2; 6])), true),
-        ] {
-            assert_eq!(leaves_host(addr), leaves, "{addr}");
         }
     }
 }

@@ -16,15 +16,16 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::binding::CoreSlot;
-use super::door::Door;
 use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 use super::leftovers::Leftovers;
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
 use super::{ENV_NODE, ENV_RENDEZVOUS, relay};
+use crate::door::{CALLS_PER_ROUND, Door};
+use crate::sleep;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -67,10 +68,6 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
 }
 
 /// Timeout for `poll`; `None` (no limit) for times that are too long for it.
-fn timespec(time: Duration) -> Option<Timespec> {
-    Timespec::try_from(time).ok()
-}
-
 /// Why the agent stops serving.
 enum Over {
     /// The program has ended.
@@ -131,11 +128,8 @@ impl Line<'_> {
 
     /// Sleeps until there is room or input, and reads the input. Returns whether there is room.
     fn wait_to_write(&mut self) -> Result<bool, AgentError> {
-        let [output, input] = self.poll(
-            self.output,
-            PollFlags::OUT,
-            timespec(self.pulse.until_silent()),
-        )?;
+        let [output, input] =
+            self.poll(self.output, PollFlags::OUT, Some(self.pulse.until_silent()))?;
         if input {
             self.listen()?;
         }
@@ -148,16 +142,13 @@ impl Line<'_> {
         &self,
         fd: BorrowedFd<'_>,
         events: PollFlags,
-        timeout: Option<Timespec>,
+        most: Option<Duration>,
     ) -> Result<[bool; 2], AgentError> {
         let mut fds = [
             PollFd::from_borrowed_fd(fd, events),
             PollFd::from_borrowed_fd(self.input, PollFlags::IN),
         ];
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("poll")(error.into())),
-        }
+        sleep::poll(&mut fds, most).map_err(failed("poll"))?;
         Ok([0, 1].map(|index: usize| !fds[index].revents().is_empty()))
     }
 
@@ -166,7 +157,7 @@ impl Line<'_> {
         if !self.pulse.is_silent() || self.gone {
             return Ok(());
         }
-        let [_, input] = self.poll(self.input, PollFlags::IN, Some(Timespec::default()))?;
+        let [_, input] = self.poll(self.input, PollFlags::IN, Some(Duration::ZERO))?;
         if input {
             return Ok(());
         }
@@ -467,10 +458,7 @@ impl Agent {
         fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let most = line.pulse.until_next();
         let most = opens.map_or(most, |opens| opens.min(most));
-        match rustix::event::poll(&mut fds, timespec(most).as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("poll")(error.into())),
-        }
+        sleep::poll(&mut fds, Some(most)).map_err(failed("poll"))?;
         Ok([0, 1].map(|index: usize| !fds[index].revents().is_empty()))
     }
 
@@ -498,7 +486,7 @@ impl Agent {
     /// Accepts connections. If there are too many, the oldest is closed; each in the list was read once, or has just come.
     fn accept_some(&mut self) {
         let mut silent = self.connections.len();
-        for fd in self.door.callers() {
+        for fd in self.door.callers(CALLS_PER_ROUND) {
             if self.connections.len() >= CONNECTIONS_MAX {
                 if silent == 0 {
                     continue;

@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tsumuji_proto::NodeId;
 
-use super::exit::WorkerFailure;
 use super::frames::{FromAgent, Kind, ToAgent, UserSignal};
 use super::lines::Lines;
 use super::output::{Output, Target};
 use super::remote::{Remote, Said};
 use super::rendezvous::TableEntry;
+use crate::exit::WorkerFailure;
 
 /// Bytes read from one pipe at once, and bytes taken from it in one round.
 const PIPE_READ_BYTES: usize = 64 << 10;

@@ -15,8 +15,8 @@ use super::child::Order;
 use super::frames::{FRAME_BYTES_MAX, ToAgent};
 use super::launcher::{LaunchError, LaunchSpec};
 use super::{ENV_CLUSTER, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
-use crate::any_link::LinkSpec;
 use crate::cluster::HostNode;
+use crate::link_spec::LinkSpec;
 
 /// Nodes on several hosts: where they run, and how to reach them.
 #[derive(Debug, Clone)]

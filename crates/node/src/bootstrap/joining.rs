@@ -18,9 +18,10 @@ use super::offer::{Server, ask};
 use super::rendezvous;
 use super::worker::{bad, number, parsed, text};
 use super::{ENV_JOIN, ENV_LINK, ENV_NODE};
-use crate::any_link::{Base, LinkSpec};
+use crate::any_link::Base;
 use crate::endpoint::JoinRequest;
 use crate::error::OpenError;
+use crate::link_spec::LinkSpec;
 use crate::route::ip_towards;
 
 /// Time to be admitted and to learn who the others are: longer than it takes until a member that comes back elsewhere counts as dead.

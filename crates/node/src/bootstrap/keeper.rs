@@ -10,12 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
 
 use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worker};
-use super::door::Door;
-use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::{FromAgent, ToAgent};
 use super::leftovers::Leftovers;
 use super::notice::Notice;
@@ -24,7 +22,10 @@ use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 use super::shared::Shared;
 use crate::clock::{LONGEST, after};
+use crate::door::{CALLS_PER_ROUND, Door};
 use crate::error::presentable;
+use crate::exit::{WorkerExit, WorkerFailure};
+use crate::sleep;
 
 /// Connections beyond one per worker: other processes of this user, workers that connect twice.
 const SPARE_CONNECTIONS: usize = 16;
@@ -288,7 +289,6 @@ impl Keeper {
             .chain(door_opens)
             .chain(agents)
             .min();
-        let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = vec![PollFd::new(wake, PollFlags::IN), door];
         let connections = self.connections.iter();
         fds.extend(connections.map(|connection| PollFd::new(&connection.fd, PollFlags::IN)));
@@ -307,10 +307,7 @@ impl Keeper {
                 remote.poll_fds(hear_agents, &mut fds);
             }
         }
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        sleep::poll(&mut fds, timeout)?;
         let woken = !fds[0].revents().is_empty();
         drop(fds);
         if woken {
@@ -459,7 +456,7 @@ impl Keeper {
 
     /// Accepts connections. If there are too many, the oldest one that has not said hello is closed.
     fn accept_some(&mut self) {
-        for fd in self.door.callers() {
+        for fd in self.door.callers(CALLS_PER_ROUND) {
             if self.connections.len() >= self.workers.len() + SPARE_CONNECTIONS {
                 let is_silent = |some: &Connection| some.worker.is_none() && some.was_read;
                 match self.connections.iter().position(is_silent) {
@@ -603,9 +600,7 @@ impl Keeper {
                 continue;
             };
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-            let ended = rustix::event::poll(&mut fds, Some(&Timespec::default()))
-                .is_ok_and(|ready| ready > 0);
-            if !ended {
+            if !sleep::poll(&mut fds, Some(Duration::ZERO)).unwrap_or(false) {
                 continue;
             }
             // Its last report may have come after the connections were read.

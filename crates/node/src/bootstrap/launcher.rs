@@ -20,7 +20,6 @@ use tsumuji_proto::{Congestion, NodeId};
 
 use super::binding::{self, Binding};
 use super::child::{Order, Print};
-use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::UserSignal;
 use super::hosts::{self, Hosts};
 use super::keeper::Keeper;
@@ -34,9 +33,11 @@ use super::{
     ENV_ADMIT, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS,
     HostServer, joining, relay, worker,
 };
-use crate::any_link::{Base, LinkSpec};
+use crate::any_link::Base;
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
+use crate::exit::{WorkerExit, WorkerFailure};
+use crate::link_spec::LinkSpec;
 use crate::membership::shared_hosts;
 use crate::options::Options;
 use crate::security::Security;

@@ -9,8 +9,6 @@
 mod agent;
 mod binding;
 mod child;
-mod door;
-mod exit;
 mod foreign;
 mod frames;
 #[doc(hidden)]
@@ -33,9 +31,10 @@ pub(crate) mod rendezvous;
 mod shared;
 mod worker;
 
+pub use crate::exit::{WorkerExit, WorkerFailure};
+pub use crate::security::{ENV_KEY, ENV_OPEN, ENV_SEAL};
 pub use agent::{AgentError, serve_agent};
 pub use binding::Binding;
-pub use exit::{WorkerExit, WorkerFailure};
 pub use frames::UserSignal;
 pub use hosts::Hosts;
 pub use joining::JoinAddress;
@@ -72,12 +71,6 @@ pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
 pub const ENV_METRICS: &str = "TSUMUJI_METRICS";
 /// Path of a capture file; the node's number is put before its extension.
 pub const ENV_CAPTURE: &str = "TSUMUJI_CAPTURE";
-/// File with the cluster's keys: all frames are sealed.
-pub const ENV_KEY: &str = "TSUMUJI_KEY";
-/// How frames are sealed: `encrypt` (default) or `auth`.
-pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
-/// `1`: the network is trusted, and frames that leave the host need no key.
-pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
 /// Version of PMI that `mpiexec` or `srun` speaks, 1 or 2, if the environment does not tell (see `foreign::pmi`).
 pub const ENV_PMI: &str = "TSUMUJI_PMI";
 /// Congestion control: `credit`, `suci` or `suci:K`, the same for all nodes apart from K.

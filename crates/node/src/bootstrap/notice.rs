@@ -5,7 +5,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use crate::endpoint::{QUIET, TOLD_EVERY};
+use crate::absence::{QUIET, TOLD_EVERY};
 
 /// Workers that are named; the others are counted.
 const NAMED_MAX: usize = 8;

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::door::Door;
 use super::rendezvous::{self, Received, VERSION};
+use crate::door::{CALLS_PER_ROUND, Door};
+use crate::sleep;
 
 /// How long to wait for a name that another process holds, and for an answer: longer than the kernel takes to end a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,7 +100,7 @@ fn hear<A: DeserializeOwned>(
         }
         let fds = connections.iter();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+        let _ = sleep::poll(&mut fds, Some(left));
     }
 }
 
@@ -170,15 +171,11 @@ fn serve(
     loop {
         let (watched, pause) = door.watch();
         let mut fds = [watched, PollFd::new(stop, PollFlags::IN)];
-        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        let polled = rustix::event::poll(&mut fds, pause.as_ref());
-        if !fds[1].revents().is_empty() {
+        let polled = sleep::poll(&mut fds, pause);
+        if polled.is_err() || !fds[1].revents().is_empty() {
             return;
         }
-        if !matches!(polled, Ok(_) | Err(rustix::io::Errno::INTR)) {
-            return;
-        }
-        for caller in door.callers() {
+        for caller in door.callers(CALLS_PER_ROUND) {
             *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             // One that hangs up meanwhile asks again or not.
             let _ = rendezvous::send(caller.as_fd(), &(VERSION, about), Some(memory.as_fd()));

@@ -14,7 +14,7 @@ use std::process::{ChildStderr, Command, Stdio};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, sched_setaffinity, set_name};
 use serde::{Deserialize, Serialize};
 use tsumuji_link::LinkError;
@@ -29,13 +29,15 @@ use tsumuji_link::xdp::{Xdp, XdpConfig, XdpOpenError};
 
 use super::offer::{Server, ask};
 use super::{ENV_RENDEZVOUS, rendezvous};
-use crate::any_link::{Base, InterfaceName, LinkSpec, Station};
+use crate::any_link::Base;
 use crate::clock::{Clock, SystemClock};
 use crate::cluster::HostNode;
 use crate::error::{OpenError, presentable};
 use crate::idle::{Idle, Step};
+use crate::link_spec::{InterfaceName, LinkSpec, Station};
 use crate::options::IdlePolicy;
 use crate::runqueue::Runqueue;
+use crate::sleep;
 
 /// How often a relay looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -190,7 +192,7 @@ fn said(pipe: ChildStderr) -> String {
 /// Whether something was written into a pipe, or its other end was closed.
 fn has_spoken(pipe: &ChildStderr) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::IN)];
-    matches!(rustix::event::poll(&mut fds, Some(&Timespec::default())), Ok(n) if n > 0)
+    sleep::poll(&mut fds, Some(Duration::ZERO)).unwrap_or(false)
 }
 
 /// Runs the command in the background, where nobody has it as a child, and where nothing that ends this process or its group reaches it. Returns its

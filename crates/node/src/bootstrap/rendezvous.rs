@@ -21,6 +21,7 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_proto::NodeId;
 
 use super::neighbours::Neighbours;
+use crate::door::is_trusted;
 use crate::membership::{Member, Membership};
 use crate::random::random_u64;
 
@@ -133,31 +134,6 @@ pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Result of accepting a connection.
-#[derive(Debug)]
-pub(crate) enum Caller {
-    /// A connection that is welcome.
-    Welcome(OwnedFd),
-    /// Another connection, or one that was closed already.
-    Unknown,
-    Nobody,
-}
-
-/// Takes one waiting connection, if there is one; closes it unless it `is_welcome`.
-pub(crate) fn accept(
-    listener: BorrowedFd<'_>,
-    is_welcome: impl FnOnce(BorrowedFd<'_>) -> bool,
-) -> io::Result<Caller> {
-    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-        Ok(connection) if is_welcome(connection.as_fd()) => Ok(Caller::Welcome(connection)),
-        Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
-            Ok(Caller::Unknown)
-        }
-        Err(rustix::io::Errno::AGAIN) => Ok(Caller::Nobody),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Opens a worker's side.
 pub(crate) fn connect(name: &str) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::CLOEXEC)?;
@@ -181,12 +157,6 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
         flags,
         None,
     )?)
-}
-
-/// Whether the process at the other end belongs to this user, or root.
-pub(crate) fn is_trusted(connection: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
 /// Sends one message, and a descriptor with it if given. Never waits.
@@ -264,15 +234,13 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::door::Door;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let name = random_name().expect("random");
         let listener = listen(&name).expect("listen");
         let worker = connect(&name).expect("connect");
-        let Caller::Welcome(launcher) = accept(listener.as_fd(), is_trusted).expect("accept")
-        else {
-            panic!("one waits")
-        };
+        let launcher = Door::new(listener).callers(1).pop().expect("one waits");
         (worker, launcher)
     }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use tsumuji_proto::NodeId;
 
-use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::UserSignal;
 use super::rendezvous::TableEntry;
+use crate::exit::{WorkerExit, WorkerFailure};
 
 /// State shared by the launcher and its keeper.
 #[derive(Debug, Default)]

@@ -21,14 +21,16 @@ use super::{
     ENV_METRICS, ENV_NODE, ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
 use super::{foreign, joining, relay};
-use crate::any_link::{Base, LinkSpec};
+use crate::any_link::Base;
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
 use crate::error::{OpenError, presentable};
+use crate::link_spec::LinkSpec;
 use crate::membership::Membership;
 use crate::metrics::MetricsAt;
 use crate::options::Options;
 use crate::security::Security;
+use crate::sleep;
 use tsumuji_link::Link;
 use tsumuji_link::SealMode;
 use tsumuji_link::impair::ImpairConfig;
@@ -254,10 +256,7 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
     let failed = |what| move |source| OpenError::Rendezvous { what, source };
     loop {
         let mut fds = [PollFd::new(connection, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed("wait for the table")(error.into())),
-        }
+        sleep::poll(&mut fds, None).map_err(failed("wait for the table"))?;
         match rendezvous::receive(connection.as_fd()).map_err(failed("read the table"))? {
             Received::Message(FromLauncher::Table { members }, memory) => {
                 return Ok((members, memory));

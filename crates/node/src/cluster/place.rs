@@ -8,7 +8,7 @@ use tsumuji_link::dpdk::DpdkSpec;
 use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
 
 use super::HostNode;
-use crate::any_link::{LinkSpec, Station, counted_up};
+use crate::link_spec::{LinkSpec, Station, counted_up};
 
 /// Default port of `udp`, if only an address is known; node *i* takes this + *i*.
 const PORT: u16 = 7000;

@@ -7,9 +7,10 @@ use tsumuji_proto::{Borrowed, Datagram, Destination, Instant, NodeId};
 
 use super::{Drive, refused};
 use crate::clock::{Clock, from_std};
-use crate::endpoint::NOW_OR_NEVER;
 use crate::error::SendError;
 
+/// Deadline of a datagram that is sent now or dropped: for values that are soon sent anew, or asked for again.
+pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 /// Least time that a datagram of several frames has to leave: at its deadline it is dropped.
 const LEAST: tsumuji_proto::Duration = tsumuji_proto::Duration::from_micros(1);
 

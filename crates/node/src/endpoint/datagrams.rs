@@ -8,16 +8,13 @@ use super::Endpoint;
 use crate::channel::ReceivedDatagram;
 use crate::error::{RecvError, SendError};
 
-/// Deadline of a datagram that is sent now or dropped: for values that are soon sent anew, or asked for again.
-pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
-
 impl Endpoint {
     /// Sends a datagram to one peer or to all: best effort, without waiting and without retransmission.
     ///
     /// The program sets `channel_id`, `key`, `epoch`, `lap` and `payload`, the rest is as in [`Datagram::EMPTY`]: the engine fills in the source. In
     /// a [`batch`](Endpoint::batch) it leaves with the batch, else at once. If the link has no room now, or the receiver grants no credit (see below)
     /// or was not met yet, it waits until a newer one of its channel and key replaces it, or until `deadline` from now, when it is dropped. With
-    /// [`NOW_OR_NEVER`] it is sent now or dropped. Dropped datagrams are counted in [`Flow`](crate::Flow).
+    /// [`NOW_OR_NEVER`](crate::NOW_OR_NEVER) it is sent now or dropped. Dropped datagrams are counted in [`Flow`](crate::Flow).
     ///
     /// Up to [`datagram_capacity_bytes`](Endpoint::datagram_capacity_bytes) a datagram is one frame, and one frame is enough for all peers where the
     /// link [broadcasts](Endpoint::broadcasts); it uses no credit. A longer one is sent to each peer separately, in several frames within the peer's

@@ -8,13 +8,13 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_proto::NodeId;
 use tsumuji_wire::{Admission, Join, join};
 
-use super::presence::{QUIET, TOLD_EVERY};
-use super::{Core, Counters, Endpoint};
-use crate::absence::{Absence, AbsenceCause, Absent};
+use super::{Core, Endpoint};
+use crate::absence::{Absence, AbsenceCause, Absent, QUIET, TOLD_EVERY};
 use crate::any_link::AnyLink;
 use crate::channel::Means;
 use crate::channel::members::{NAME_BYTES, cut};
 use crate::clock::after;
+use crate::counters::Counters;
 use crate::error::{OpenError, SendError, presentable};
 use crate::membership::{Member, Membership};
 use crate::options::Options;

@@ -5,14 +5,10 @@ use std::time::{Duration, Instant};
 use tsumuji_proto::{CongestionKind, NodeId};
 
 use super::{Core, Endpoint};
-use crate::absence::{Absence, AbsenceCause, Absent};
+use crate::absence::{Absence, AbsenceCause, Absent, QUIET, TOLD_EVERY};
 use crate::error::{MeetError, SendError};
 use crate::peers::Peers;
 
-/// Nodes that are up meet in milliseconds; whoever waits longer than this is told for whom.
-pub(crate) const QUIET: Duration = Duration::from_secs(3);
-/// Time from one such word to the next.
-pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often the caller of `meet` may end it.
 const LOOK: Duration = Duration::from_millis(100);
 

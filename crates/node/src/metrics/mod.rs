@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tsumuji_link::Link;
 use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 
-use crate::endpoint::Counters;
+use crate::counters::Counters;
 use crate::error::OpenError;
 use crate::executor::Shared;
 use crate::membership::{Member, Membership};

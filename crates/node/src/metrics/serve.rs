@@ -4,13 +4,12 @@
 //! whichever are ready.
 //!
 //! Readers are not trusted: a request is limited to `REQUEST_BYTES_MAX`, a conversation to `CONVERSATION_MOST`; an answer that is not read is
-//! dropped. If too many connect, the oldest is closed. The UNIX socket serves the same user and root only; connections of others are closed, and many
-//! of them are handled at most once in `CROWD_PAUSE`.
+//! dropped. If too many connect, the oldest is closed. The UNIX socket serves the same user and root only; connections of others are closed.
 
 use std::io;
 use std::io::{PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tsumuji_proto::NodeId;
 
 use super::{Snapshot, local, text};
-use crate::bootstrap::rendezvous::{self, Caller};
+use crate::door::Door;
 use crate::error::OpenError;
+use crate::sleep;
 
 /// Limit of a request with headers. Known clients send less than 1 KiB.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -32,18 +32,10 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 const CONVERSATION_MOST: Duration = Duration::from_secs(2);
 /// Bytes a refused client may still send while it gets the answer; unread input would make the kernel discard the answer.
 const DRAINED_BYTES_MAX: usize = 64 << 10;
-/// Pause after a failed accept (no descriptors left).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Readers that one listener serves at a time. Each may keep an answer in memory; `top` and a scraper are two.
 const TALKS_MAX: usize = 8;
-/// Connections that one listener accepts in one round: half a millisecond's work.
-const CALLS_PER_ROUND: usize = 2 * BACKLOG as usize;
 /// Queue of the UNIX socket: one round accepts all of it, so connections of other users do not delay ours for long.
 const BACKLOG: i32 = 64;
-/// Number of connections in one round after which the listener pauses.
-const CROWD: usize = 8;
-/// Pause after that many connections: foreign ones then cost a few percent of a core, and a reader does not notice.
-const CROWD_PAUSE: Duration = Duration::from_millis(10);
 
 const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -71,11 +63,11 @@ impl Server {
             let listener = TcpListener::bind(wanted).map_err(failed(wanted))?;
             listener.set_nonblocking(true).map_err(failed(wanted))?;
             addr = Some(listener.local_addr().map_err(failed(wanted))?);
-            listeners.push(Listener::new(listener, true));
+            listeners.push(Listener::new(Door::public(listener)));
         }
         // A program must not fail because it cannot be watched.
         match own_door(me) {
-            Ok(listener) => listeners.push(Listener::new(listener, false)),
+            Ok(listener) => listeners.push(Listener::new(Door::new(listener))),
             Err(error) => tracing::warn!("`tsumuji top` cannot see this node: {error}"),
         }
         let parts = std::io::pipe().and_then(|(reader, writer)| {
@@ -133,13 +125,10 @@ fn own_door(me: NodeId) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A listening socket, its conversations in order of arrival, and the end of its pause.
+/// A listening socket, and its conversations in order of arrival.
 struct Listener {
-    door: OwnedFd,
-    /// For whoever reaches it; else for this user and root.
-    is_public: bool,
+    door: Door,
     talks: Vec<Conversation>,
-    opens: Instant,
 }
 
 fn serve(mut listeners: Vec<Listener>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
@@ -148,23 +137,17 @@ fn serve(mut listeners: Vec<Listener>, stop: &PipeReader, shared: &Mutex<Snapsho
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stop, PollFlags::IN)];
         let mut wake: Option<Instant> = None;
         for listener in &listeners {
-            let looks = if listener.opens <= now {
-                PollFlags::IN
-            } else {
-                wake = wake.into_iter().chain([listener.opens]).min();
-                PollFlags::empty()
-            };
-            fds.push(PollFd::new(&listener.door, looks));
+            let (door, pause) = listener.door.watch();
+            wake = wake.into_iter().chain(pause.map(|pause| now + pause)).min();
+            fds.push(door);
             for talk in &listener.talks {
                 wake = wake.into_iter().chain([talk.deadline]).min();
                 fds.push(PollFd::new(&talk.client, talk.wants()));
             }
         }
         let span = wake.map(|wake| wake.saturating_duration_since(now));
-        let span = span.and_then(|span| Timespec::try_from(span).ok());
-        match rustix::event::poll(&mut fds, span.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return, // no memory for a few descriptors: nothing to serve with
+        if sleep::poll(&mut fds, span).is_err() {
+            return; // no memory for a few descriptors: nothing to serve with
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut ready = ready.into_iter();
@@ -179,7 +162,7 @@ fn serve(mut listeners: Vec<Listener>, stop: &PipeReader, shared: &Mutex<Snapsho
                 // A client whose connection failed knows it by itself.
                 now < talk.deadline && (!moves || talk.go_on(shared).unwrap_or(false))
             });
-            if called && listener.opens <= now {
+            if called {
                 listener.take_calls(shared);
             }
         }
@@ -187,47 +170,22 @@ fn serve(mut listeners: Vec<Listener>, stop: &PipeReader, shared: &Mutex<Snapsho
 }
 
 impl Listener {
-    fn new(door: impl Into<OwnedFd>, is_public: bool) -> Self {
+    fn new(door: Door) -> Self {
         Self {
-            door: door.into(),
-            is_public,
+            door,
             talks: Vec::with_capacity(TALKS_MAX),
-            opens: Instant::now(),
         }
     }
 
     fn take_calls(&mut self, shared: &Mutex<Snapshot>) {
-        let mut welcomed = 0;
-        for calls in 0..CALLS_PER_ROUND {
-            if calls == CROWD {
-                self.opens = Instant::now() + CROWD_PAUSE;
-            }
-            let accepted = rendezvous::accept(self.door.as_fd(), |client| {
-                self.is_public || rendezvous::is_trusted(client)
-            });
-            match accepted {
-                Ok(Caller::Welcome(client)) => {
-                    let mut talk = Conversation::new(client);
-                    // Most clients have sent their request by now.
-                    if talk.go_on(shared).unwrap_or(false) {
-                        if self.talks.len() == TALKS_MAX {
-                            self.talks.remove(0);
-                        }
-                        self.talks.push(talk);
-                    }
-                    welcomed += 1;
-                    // Each of these is read at least once before it may be closed.
-                    if welcomed == TALKS_MAX {
-                        self.opens = Instant::now() + CROWD_PAUSE;
-                        return;
-                    }
+        for client in self.door.callers(TALKS_MAX) {
+            let mut talk = Conversation::new(client);
+            // Most clients have sent their request by now.
+            if talk.go_on(shared).unwrap_or(false) {
+                if self.talks.len() == TALKS_MAX {
+                    self.talks.remove(0);
                 }
-                Ok(Caller::Unknown) => {}
-                Ok(Caller::Nobody) => return,
-                Err(_) => {
-                    self.opens = Instant::now() + ACCEPT_PAUSE;
-                    return;
-                }
+                self.talks.push(talk);
             }
         }
     }

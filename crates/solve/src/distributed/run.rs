@@ -295,9 +295,13 @@ impl Bench<'_> {
         let lease = Duration::from_millis(config.lease_ms);
         let (mut pace, mut saved) = (Pace::new(Instant::now()), Instant::now());
         let (mut checked, mut shown) = (Instant::now(), Instant::now());
+        let mut is_idle = false;
         loop {
             let waits = match self.judge.stage() {
-                Stage::Distributing if self.feeds.iter().any(Option::is_some) => Duration::ZERO,
+                // While queues are full it waits for acknowledgements, which let the next rows go.
+                Stage::Distributing if !is_idle && self.feeds.iter().any(Option::is_some) => {
+                    Duration::ZERO
+                }
                 Stage::Iterating => Duration::ZERO,
                 _ => WAIT,
             };
@@ -383,7 +387,8 @@ impl Bench<'_> {
                     elapsed: now - clock.began,
                 });
             }
-            if done == 0 && !sent && waits.is_zero() {
+            is_idle = done == 0 && !sent;
+            if is_idle && self.judge.stage() == Stage::Iterating {
                 // Not in the link's `wait`: each of the workers' reports would wake this thread, at their cost.
                 std::thread::sleep(LOOK);
             }

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::str::FromStr;
 
+use tsumuji_link::LinkAddr;
 use tsumuji_link::dpdk::{DpdkSpec, DpdkSpecError};
 use tsumuji_link::ether::MacAddr;
 
@@ -214,6 +215,15 @@ impl std::fmt::Debug for InterfaceName {
     }
 }
 
+/// Whether another host can send to this address.
+pub fn leaves_host(addr: LinkAddr) -> bool {
+    match addr {
+        LinkAddr::Local(_) => false,
+        LinkAddr::Inet(addr) => !addr.ip().is_loopback(),
+        _ => true,
+    }
+}
+
 /// Error for a text that names no link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -292,6 +302,27 @@ impl std::fmt::Display for LinkSpec {
             Self::Shm | Self::Udp(None) | Self::Packet(None) | Self::Xdp(None) => {
                 f.write_str(self.kind())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only addresses that other hosts can reach need a statement.
+    #[test]
+    fn what_leaves_the_host() {
+        let inet = |text: &str| LinkAddr::Inet(text.parse().expect(text));
+        for (addr, leaves) in [
+            (LinkAddr::Local(3), false),
+            (inet("127.0.0.1:1"), false),
+            (inet("[::1]:1"), false),
+            (inet("10.0.0.1:1"), true),
+            (inet("0.0.0.0:1"), true),
+            (LinkAddr::Ether(MacAddr([2; 6])), true),
+        ] {
+            assert_eq!(leaves_host(addr), leaves, "{addr}");
         }
     }
 }
