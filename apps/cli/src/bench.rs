@@ -139,7 +139,7 @@ enum What {
         after_help = "Examples:\n  tsumuji bench takeover\n  tsumuji bench takeover --generate poisson2d:500 --method cg --link udp --rounds 3"
     )]
     Takeover(takeover::Args),
-    /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
+    /// The promised figures of messages, solvers, streams and programs beside limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3\n  tsumuji bench figures --part streams,programs"
     )]

@@ -38,6 +38,10 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
+    output::check_apart(
+        &[("MODEL", Some(&args.model)), ("DATA", Some(&args.data))],
+        &[("--output", args.output.as_deref())],
+    )?;
     let file = args
         .output
         .as_deref()

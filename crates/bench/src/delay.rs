@@ -172,7 +172,7 @@ impl Setting {
     }
 }
 
-/// The longest time with which an executor keeps pace; `None`: with no time at all.
+/// The longest time up to which an executor keeps pace with every shorter one; `None`: with none at all.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Knee {
     /// Who runs the service.
@@ -187,13 +187,14 @@ pub struct Knee {
 impl Knee {
     /// That of the executor's settings among these, which have equally many rounds.
     pub fn of(executor: Executor, settings: &[Setting]) -> Self {
-        let own = move || (settings.iter()).filter(move |one| one.executor == executor);
+        let own = settings.iter().filter(|one| one.executor == executor);
+        let mut own: Vec<&Setting> = own.collect();
+        own.sort_by_key(|one| one.delay_ns);
         let longest = |part: &dyn Fn(&Setting) -> Option<f64>| {
-            let all = own().map(|one| (one.delay_ns, part(one)));
-            let kept = all.filter(|(_, part)| part.is_some_and(|part| part >= KEPT));
-            kept.map(|(delay_ns, _)| delay_ns).max()
+            let keeps = |one: &&&Setting| part(one).is_some_and(|part| part >= KEPT);
+            (own.iter().take_while(keeps).last()).map(|one| one.delay_ns)
         };
-        let rounds = own().map(|one| one.rounds.len()).max().unwrap_or(0);
+        let rounds = own.iter().map(|one| one.rounds.len()).max().unwrap_or(0);
         Self {
             executor,
             knee_ns: longest(&|one| Some(one.part.median)),
@@ -479,11 +480,12 @@ mod tests {
             setting(0, rtc, [1.0, 0.99, 0.98]),
             setting(100, rtc, [0.96, 0.2, 0.97]),
             setting(200, rtc, [0.96, 0.2, 0.3]),
+            setting(300, rtc, [1.0; 3]), // by luck: a shorter one has failed
             setting(400, pipeline, [1.0; 3]),
         ];
         let knee = Knee::of(rtc, &settings);
         assert_eq!(knee.knee_ns, Some(100));
-        assert_eq!(knee.rounds_ns, [Some(200), Some(0), Some(100)]);
+        assert_eq!(knee.rounds_ns, [Some(300), Some(0), Some(100)]);
         assert_eq!(Knee::of(Executor::Adaptive, &settings).knee_ns, None);
         let second = &settings[1];
         assert_eq!((second.part.median, second.part.rounds), (0.96, 3));

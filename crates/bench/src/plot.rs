@@ -49,6 +49,9 @@ const SECONDS: FloatPrettyPrinter = FloatPrettyPrinter {
     max_decimal: 5,
 };
 
+/// What is 0, or rounding alone, has a place over time, too.
+const LEAST: f64 = 1e-18;
+
 /// The name of an axis, and how its values are written.
 type Axis<'a> = (&'a str, &'a dyn Fn(&f64) -> String);
 
@@ -63,13 +66,20 @@ struct Plot<'a> {
     legend: SeriesLabelPosition,
 }
 
-/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic.
+/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic; those below [`LEAST`] are drawn there.
 pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
+    let raised = |line: &Line| Line {
+        name: line.name.clone(),
+        points: (line.points.iter())
+            .map(|&(x, y)| (x, if y < LEAST { LEAST } else { y }))
+            .collect(),
+    };
+    let lines: Vec<Line> = lines.iter().map(raised).collect();
     let plot = Plot {
         title,
         x: ("seconds", &|second| SECONDS.print(*second)),
         y: (unit, &|value| format!("{value:e}")),
-        lines,
+        lines: &lines,
         drawable: |&(x, y)| x >= 0.0 && y > 0.0 && x.is_finite() && y.is_finite(),
         legend: SeriesLabelPosition::UpperRight, // free: what is drawn falls
     };
@@ -212,14 +222,14 @@ mod tests {
         }
     }
 
-    /// Values over time are drawn from their first moment on; without any there is no plot.
+    /// Values over time are drawn from their first moment on, those of 0 at the bottom; without any there is no plot.
     #[test]
     fn time_begins_at_zero() {
         let drawn =
             over_time("t", "norm", &[line(&[(0.0, 1.0), (0.5, 1e-9), (1.0, 0.0)])]).unwrap();
-        assert_eq!(drawn.matches("<circle").count(), 2);
-        assert!(over_time("t", "norm", &[line(&[(0.0, 3.0)])]).is_ok());
-        let empty = over_time("t", "norm", &[line(&[(1.0, 0.0)])]);
+        assert_eq!(drawn.matches("<circle").count(), 3);
+        assert!(over_time("t", "norm", &[line(&[(0.0, 0.0)])]).is_ok());
+        let empty = over_time("t", "norm", &[line(&[(1.0, f64::NAN)])]);
         assert!(matches!(empty, Err(PlotError::Empty)));
     }
 

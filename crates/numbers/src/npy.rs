@@ -1,5 +1,6 @@
 //! NumPy's `.npy`, versions 1 to 3: floats of 4 and 8 bytes, whole numbers of 1 to 8, booleans, either byte order, either
-//! storage order. Objects, structures, complex numbers and strings are refused by name: nothing of a file is ever executed.
+//! storage order; texts of fixed length where words are asked for. Objects, structures and complex numbers are refused by name: nothing of a file is
+//! ever executed.
 
 use super::{FileError, Place, Source, shown};
 use std::io::{Read, Write};
@@ -9,6 +10,8 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const HEADER_LIMIT_BYTES: u32 = 1 << 16;
 /// Bytes decoded at a time.
 const BUFFER_BYTES: usize = 1 << 18;
+/// Longest text that an array may have as element, in characters.
+const TEXT_MOST: usize = 4096;
 const ACCEPTED: &str = "accepted are float64, float32, whole numbers of 1 to 8 bytes and booleans";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +20,10 @@ enum Element {
     F32,
     Signed,
     Unsigned,
+    /// UTF-32, filled up with zeros.
+    Unicode,
+    /// Bytes, filled up with zeros.
+    Bytes,
 }
 
 /// What a file says of its array.
@@ -81,8 +88,68 @@ impl Header {
         Ok(header)
     }
 
+    /// Whether the elements are texts, to be read by [`Header::words`].
+    pub fn is_text(&self) -> bool {
+        matches!(self.element, Element::Unicode | Element::Bytes)
+    }
+
     /// Reads all elements in the order of the file.
     pub fn values(&self, source: &Source, reader: &mut impl Read) -> Result<Vec<f64>, FileError> {
+        if self.is_text() {
+            let what = format!("elements that are texts cannot be read; {ACCEPTED}");
+            return Err(source.error(Place::Header, what));
+        }
+        let mut values: Vec<f64> = Vec::new();
+        self.elements(source, reader, &mut values, |part, values| {
+            decode(part, self, values);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Reads all elements, which are texts, in the order of the file.
+    pub fn words(&self, source: &Source, reader: &mut impl Read) -> Result<Vec<String>, FileError> {
+        let mut words: Vec<String> = Vec::new();
+        self.elements(source, reader, &mut words, |part, words| {
+            for element in part.chunks_exact(self.element_bytes) {
+                let row = Place::Row(words.len() as u64 + 1);
+                let word = self.word(element);
+                words.push(word.ok_or_else(|| source.error(row, "the text is no Unicode"))?);
+            }
+            Ok(())
+        })?;
+        Ok(words)
+    }
+
+    fn word(&self, element: &[u8]) -> Option<String> {
+        if self.element == Element::Bytes {
+            return Some(
+                std::str::from_utf8(element)
+                    .ok()?
+                    .trim_end_matches('\0')
+                    .into(),
+            );
+        }
+        let (characters, _) = element.as_chunks::<4>();
+        let number = if self.big_endian {
+            u32::from_be_bytes
+        } else {
+            u32::from_le_bytes
+        };
+        let word: Option<String> = (characters.iter())
+            .map(|bytes| char::from_u32(number(*bytes)))
+            .collect();
+        Some(word?.trim_end_matches('\0').into())
+    }
+
+    /// Gives whole elements to `take`, part by part, with what is made of them.
+    fn elements<T>(
+        &self,
+        source: &Source,
+        reader: &mut impl Read,
+        elements: &mut Vec<T>,
+        take: impl Fn(&[u8], &mut Vec<T>) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
         let count = self
             .shape
             .iter()
@@ -98,9 +165,8 @@ impl Header {
         if bytes > room {
             return Err(truncated(source, room, bytes));
         }
-        let mut values: Vec<f64> = Vec::new();
         // The length of a plain file is known; of compressed ones there is only a bound, so the vector grows as data come.
-        values
+        elements
             .try_reserve_exact(count.min(source.length_bytes) as usize)
             .map_err(|_| {
                 source.error(
@@ -108,15 +174,16 @@ impl Header {
                     format!("there is no memory for {count} elements"),
                 )
             })?;
-        let mut buffer = vec![0; BUFFER_BYTES.min(bytes as usize)];
+        let whole = BUFFER_BYTES / self.element_bytes * self.element_bytes;
+        let mut buffer = vec![0; whole.min(bytes as usize)];
         let mut left = bytes;
         while left > 0 {
-            let part = &mut buffer[..(BUFFER_BYTES as u64).min(left) as usize];
+            let part = &mut buffer[..(whole as u64).min(left) as usize];
             let read = fill(reader, part).map_err(|error| source.io(error))?;
             if read < part.len() {
                 return Err(truncated(source, bytes - left + read as u64, bytes));
             }
-            decode(part, self, &mut values);
+            take(part, elements)?;
             left -= part.len() as u64;
         }
         let excess = fill(reader, &mut [0]).map_err(|error| source.io(error))?;
@@ -126,7 +193,7 @@ impl Header {
             );
             return Err(source.error(Place::Whole, what));
         }
-        Ok(values)
+        Ok(())
     }
 }
 
@@ -197,6 +264,7 @@ fn decode(bytes: &[u8], header: &Header, values: &mut Vec<f64>) {
         (Element::Unsigned, 2) => each(bytes, big, values, |b| f64::from(u16::from_le_bytes(b))),
         (Element::Unsigned, 4) => each(bytes, big, values, |b| f64::from(u32::from_le_bytes(b))),
         (Element::Unsigned, _) => each(bytes, big, values, |b| u64::from_le_bytes(b) as f64),
+        (Element::Unicode | Element::Bytes, _) => unreachable!("texts are no numbers"),
     }
 }
 
@@ -245,13 +313,13 @@ fn dictionary(text: &str) -> Result<Header, String> {
         "u2" => (Element::Unsigned, 2),
         "u4" => (Element::Unsigned, 4),
         "u8" => (Element::Unsigned, 8),
-        _ => return Err(refuse()),
+        _ => text_of(kind).ok_or_else(refuse)?,
     };
     let big_endian = match order {
         "<" => false,
         ">" => true,
         "=" => cfg!(target_endian = "big"),
-        "|" if element_bytes == 1 => false,
+        "|" if element_bytes == 1 || element == Element::Bytes => false,
         _ => return Err(refuse()),
     };
     Ok(Header {
@@ -262,6 +330,19 @@ fn dictionary(text: &str) -> Result<Header, String> {
         shape,
         data_at: 0,
     })
+}
+
+/// `U3` or `S3`: texts of three characters or bytes.
+fn text_of(kind: &str) -> Option<(Element, usize)> {
+    let (element, bytes) = match kind.chars().next()? {
+        'U' => (Element::Unicode, 4),
+        'S' => (Element::Bytes, 1),
+        _ => return None,
+    };
+    let length: usize = kind[1..].parse().ok()?;
+    (1..=TEXT_MOST)
+        .contains(&length)
+        .then_some((element, bytes * length))
 }
 
 /// The rest of the dictionary's text.

@@ -5,9 +5,6 @@ use std::fmt::Write as _;
 use tsumuji_bench::plot::{self, PlotError};
 use tsumuji_solve::report::{Outcome, Progress};
 
-/// A residual of 0 has no place on a logarithmic axis, and is drawn here.
-const DRAWN_LEAST: f64 = 1e-18;
-
 /// A moment of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Moment {
@@ -70,9 +67,7 @@ impl History {
         let points = self.0.iter().filter(|one| one.residual.is_finite());
         let line = plot::Line {
             name: "residual (the last one is verified)".to_owned(),
-            points: points
-                .map(|one| (one.seconds, one.residual.max(DRAWN_LEAST)))
-                .collect(),
+            points: points.map(|one| (one.seconds, one.residual)).collect(),
         };
         plot::over_time(title, "relative residual", &[line])
     }

@@ -209,4 +209,12 @@ fn test_sets_and_models() {
         &["predict", folder.to_str().unwrap(), &data],
         &["is no file"],
     );
+    for (output, read) in [(&data[..], "DATA"), (model, "MODEL")] {
+        let before = std::fs::read(output).unwrap();
+        assert_refused(
+            &["predict", model, &data, "--output", output],
+            &["--output", &format!("the file of {read}")],
+        );
+        assert_eq!(std::fs::read(output).unwrap(), before);
+    }
 }

@@ -84,6 +84,17 @@ fn all_modes_find_the_plane() {
     }
 }
 
+/// Data without anything to learn are drawn, too: loss and gradient are 0 from the beginning.
+#[test]
+fn zeros_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = file(folder.path(), "zeros.csv", "x,y\n1,0\n2,0\n3,0\n");
+    let plot = folder.path().join("z.svg");
+    let (code, run) = json(&["learn", "linear", &data, "--plot", plot.to_str().unwrap()]);
+    assert_converged(code, &run);
+    assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+}
+
 /// The object that scripts read has every promised field, of the promised kind.
 #[test]
 fn json_keeps_its_contract() {

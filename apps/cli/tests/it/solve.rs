@@ -117,8 +117,11 @@ fn generated_systems_converge() {
 fn executors_can_be_chosen() {
     let words = ["solve", "--generate", "dense:200", "--workers", "2"];
     for (executor, beside) in [("pipeline", true), ("rtc", false)] {
-        let (code, run) = json(&[&words[..], &["--executor", executor]].concat());
+        let more = ["--link", "udp", "--executor", executor];
+        let (code, run) = json(&[&words[..], &more].concat());
         assert_converged(code, &run);
+        let [all, iterating] = ["frames_sent", "wire_frames"].map(|key| run[key].as_u64().unwrap());
+        assert!(iterating > 0 && iterating <= all, "{run}");
         assert_eq!(run["executor"], executor);
         let laps = run["laps_beside"].as_array().unwrap();
         assert!(
@@ -354,6 +357,22 @@ fn zero_diagonals_are_matched() {
     assert_converged(code, &run);
     // 2 a + i = 0, 3 b = i, a - b = 5.
     assert!(distance(&read_mtx_vector(&output), &[3.0, -2.0, -6.0]) < 1e-12);
+
+    // Entries that are nearly zero are no better: rows of a dominant matrix in another order.
+    let n = 60;
+    let mut text = format!(
+        "%%MatrixMarket matrix coordinate real general\n{n} {n} {}\n",
+        3 * n
+    );
+    for row in 1..=n {
+        let (main, beside) = (row % n + 1, (row + 6) % n + 1);
+        text += &format!("{row} {row} 1e-9\n{row} {main} 4\n{row} {beside} -1\n");
+    }
+    let matrix = file(folder.path(), "tiny.mtx", &text);
+    for mode in ["async", "single"] {
+        let (code, run) = json(&["solve", &matrix, "--rhs", "random", "--mode", mode]);
+        assert_converged(code, &run);
+    }
 }
 
 /// Ctrl-C during a run ends it with the x that it has: verified, reported, and kept beside the output.

@@ -149,10 +149,7 @@ fn read_from(
 fn finite(word: &str) -> Result<f64, String> {
     match word.parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(value),
-        Ok(_) => Err(format!(
-            "{} is not finite; accepted are finite numbers",
-            shown(word)
-        )),
+        Ok(_) => Err(format!("{} is not finite", shown(word))),
         Err(_) => Err(format!("{} is no number", shown(word))),
     }
 }

@@ -1,6 +1,7 @@
 //! NumPy's `.npy` and `.npz`.
 //!
-//! A `.npy` file is one matrix, whose last column is the target. A `.npz` file has the rows as `X` (or `data`) and the targets as `y` (or `target`).
+//! A `.npy` file is one matrix, whose last column is the target. A `.npz` file has the rows as `X` (or `data`) and the targets, numbers or texts, as `y`
+//! (or `target`).
 
 use super::features::{COLUMNS_MAX, Features};
 use super::targets::{Builder, Targets, Want};
@@ -11,6 +12,24 @@ use tsumuji_numbers::{FileError, Place, Source, npy::Header};
 /// Names of the rows and targets in a `.npz` file.
 const ROWS_NAMES: [&str; 2] = ["X", "data"];
 const TARGETS_NAMES: [&str; 2] = ["y", "target"];
+
+/// Memory of a short text.
+const WORD_BYTES: u128 = 40;
+
+/// Targets as they stand in a file.
+enum Told {
+    Numbers(Vec<f64>),
+    Words(Vec<String>),
+}
+
+impl Told {
+    fn len(&self) -> usize {
+        match self {
+            Self::Numbers(numbers) => numbers.len(),
+            Self::Words(words) => words.len(),
+        }
+    }
+}
 
 /// What an array's header says.
 struct Array {
@@ -47,7 +66,8 @@ impl Array {
         } else {
             1
         };
-        let bytes = 8 * copies * u128::from(rows) * u128::from(columns);
+        let each = if header.is_text() { WORD_BYTES } else { 8 };
+        let bytes = each * copies * u128::from(rows) * u128::from(columns);
         source.check_memory(Place::Header, bytes)?;
         Ok(Self {
             header,
@@ -94,7 +114,7 @@ pub(super) fn read_npy(
         return Err(source.error(Place::Header, what));
     }
     let mut values = array.values(source, &mut reader)?;
-    let targets = has_target.then(|| split_last(&mut values, array.columns));
+    let targets = has_target.then(|| Told::Numbers(split_last(&mut values, array.columns)));
     let columns = array.columns - usize::from(has_target);
     finish(source, columns, values, targets, want, reading)
 }
@@ -121,7 +141,7 @@ pub(super) fn read_npz(
     let bytes = whole(source, reader)?;
     let mut archive = zip::ZipArchive::new(Cursor::new(bytes))
         .map_err(|error| source.error(Place::Whole, format!("is no .npz archive: {error}")))?;
-    let mut take = |names: [&str; 2]| -> Result<Option<(Array, Vec<f64>)>, FileError> {
+    let mut take = |names: [&str; 2]| -> Result<Option<(Array, Told)>, FileError> {
         for name in names {
             let part = source.part(&format!("array {name}"));
             let mut entry = match archive.by_name(&format!("{name}.npy")) {
@@ -130,8 +150,12 @@ pub(super) fn read_npz(
                 Err(error) => return Err(part.error(Place::Whole, error.to_string())),
             };
             let array = Array::announced(&part, &mut entry)?;
-            let values = array.values(&part, &mut entry)?;
-            return Ok(Some((array, values)));
+            let told = if array.header.is_text() && names == TARGETS_NAMES {
+                Told::Words(array.header.words(&part, &mut entry)?)
+            } else {
+                Told::Numbers(array.values(&part, &mut entry)?)
+            };
+            return Ok(Some((array, told)));
         }
         Ok(None)
     };
@@ -142,7 +166,11 @@ pub(super) fn read_npz(
         );
         source.error(Place::Whole, what)
     };
-    let (rows, values) = take(ROWS_NAMES)?.ok_or_else(|| missing("rows", ROWS_NAMES))?;
+    let (rows, Told::Numbers(values)) =
+        take(ROWS_NAMES)?.ok_or_else(|| missing("rows", ROWS_NAMES))?
+    else {
+        unreachable!("only targets may be texts");
+    };
     let targets = take(TARGETS_NAMES)?;
     let needs_targets = match reading {
         Reading::Learn { .. } => true,
@@ -157,11 +185,11 @@ pub(super) fn read_npz(
             "the array of rows has 1 dimension; a matrix has 2",
         ));
     }
-    if let Some((targets, numbers)) = &targets
-        && (numbers.len() != rows.rows || targets.columns != 1)
+    if let Some((targets, told)) = &targets
+        && (told.len() != rows.rows || targets.columns != 1)
     {
         let what = if targets.columns == 1 {
-            format!("{} targets for {} rows", numbers.len(), rows.rows)
+            format!("{} targets for {} rows", told.len(), rows.rows)
         } else {
             format!(
                 "the targets have the shape ({}, {}); accepted are ({},) and ({}, 1)",
@@ -170,7 +198,7 @@ pub(super) fn read_npz(
         };
         return Err(source.error(Place::Whole, what));
     }
-    let targets = targets.map(|(_, numbers)| numbers);
+    let targets = targets.map(|(_, told)| told);
     finish(source, rows.columns, values, targets, want, reading)
 }
 
@@ -188,7 +216,7 @@ fn finish(
     source: &Source,
     columns: usize,
     values: Vec<f64>,
-    targets: Option<Vec<f64>>,
+    targets: Option<Told>,
     want: Want,
     reading: Reading<'_>,
 ) -> Result<Data, FileError> {
@@ -204,7 +232,7 @@ fn finish(
     }
     let targets = match targets {
         None => None,
-        Some(numbers) => Some(collect(source, &numbers, want)?),
+        Some(told) => Some(collect(source, &told, want)?),
     };
     Ok(Data {
         features: Features::Dense { columns, values },
@@ -214,10 +242,13 @@ fn finish(
     })
 }
 
-fn collect(source: &Source, numbers: &[f64], want: Want) -> Result<Targets, FileError> {
+fn collect(source: &Source, told: &Told, want: Want) -> Result<Targets, FileError> {
     let mut targets = Builder::new(want);
-    for (row, number) in numbers.iter().enumerate() {
-        let taken = targets.push_number(*number);
+    for row in 0..told.len() {
+        let taken = match told {
+            Told::Numbers(numbers) => targets.push_number(numbers[row]),
+            Told::Words(words) => targets.push(&words[row]),
+        };
         taken.map_err(|what| source.error(Place::Row(row as u64 + 1), what))?;
     }
     Ok(targets.finish())

@@ -47,7 +47,8 @@ impl Rows {
                 ));
             }
             last = index;
-            let value = finite(value).map_err(|what| format!("feature {index}: {what}"))?;
+            let name = |what| format!("feature {index}: {what}; accepted are finite numbers");
+            let value = finite(value).map_err(name)?;
             if value != 0.0 {
                 self.indices.push(index as u32 - 1);
                 self.values.push(value);

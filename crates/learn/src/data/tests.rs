@@ -288,6 +288,46 @@ fn npz_is_read() {
     assert_eq!(data.targets, Some(Targets::Numbers(vec![3.0, 4.0])));
     assert_eq!(data.features.rows(), 2);
 
+    // Labels are texts: of characters in either byte order, or bytes, filled up with zeros.
+    let wide = |big: bool| -> Vec<u8> {
+        let bytes = |character: char| match big {
+            true => u32::from(character).to_be_bytes(),
+            false => u32::from(character).to_le_bytes(),
+        };
+        "aé\0b\0\0".chars().flat_map(bytes).collect()
+    };
+    let labels = |descr: &str, content: &[u8]| {
+        let path = files.0.path().join("labels.npz");
+        let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+        let rows = npy("<f8", "False", "(2, 1)", &doubles(&[0.5, 2.0]));
+        for (name, content) in [
+            ("X.npy", rows),
+            ("y.npy", npy(descr, "False", "(2,)", content)),
+        ] {
+            archive.start_file(name, packed).unwrap();
+            archive.write_all(&content).unwrap();
+        }
+        archive.finish().unwrap();
+        read(&path, Want::Labels, LEARN).map(|data| data.targets)
+    };
+    let expected = |first: &str| Targets::Labels {
+        classes: vec![first.to_owned(), "b".to_owned()],
+        ids: vec![0, 1],
+    };
+    assert_eq!(labels("<U3", &wide(false)).unwrap(), Some(expected("aé")));
+    assert_eq!(labels(">U3", &wide(true)).unwrap(), Some(expected("aé")));
+    assert_eq!(labels("|S2", b"aab\0").unwrap(), Some(expected("aa")));
+    for (descr, content, words) in [
+        ("<U1", &[0xff; 8][..], "row 1: the text is no Unicode"),
+        ("|S1", b"\0a", "row 1: the target is empty"),
+        ("|S2", b"aab", "3 bytes of data, its header announces 4"),
+        ("<U0", b"", "cannot be read"),
+        ("<U999999999999", b"", "cannot be read"),
+    ] {
+        let error = labels(descr, content).unwrap_err().to_string();
+        assert!(error.contains(words), "{descr}: {error}");
+    }
+
     // Packed by another method: bzip2.
     let mut bytes = std::fs::read(&path).unwrap();
     let entry = bytes.windows(4).position(|four| four == b"PK\x01\x02");

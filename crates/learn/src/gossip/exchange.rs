@@ -9,9 +9,6 @@ use super::message::finite;
 /// Parameters that lie further away than this, relative to one's own and in units of scaled data, are refused.
 const FURTHEST: f64 = 1e3;
 
-/// Most periods after which an answer is taken for lost.
-const PATIENCE_MAX: u64 = 64;
-
 /// Exchanges of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
@@ -45,10 +42,10 @@ impl Exchange {
         self.number
     }
 
-    /// Begins anew: answers that are still to come are too late. An answer is waited for as long as an epoch takes, at most.
-    pub(super) fn begin(&mut self, periods_per_epoch: u64) {
+    /// Begins anew: answers that are still to come are too late. After `patience` periods an answer is taken for lost.
+    pub(super) fn begin(&mut self, patience: u64) {
         (self.pending, self.has_answered) = (None, false);
-        self.patience = periods_per_epoch.clamp(1, PATIENCE_MAX) as u32;
+        self.patience = patience.clamp(1, u32::MAX.into()) as u32;
     }
 
     /// Takes the mean with parameters that were pushed; returns one's own from before, to be sent back. `None`: they were refused.

@@ -412,7 +412,8 @@ impl Worker {
                 }
             }
             Method::Sgd => {
-                self.steps_per_poll = sgd::steps_per_poll(share, config.sgd.batch);
+                let by_work = sgd::steps_per_poll(share, config.sgd.batch);
+                self.steps_per_poll = by_work.min(config.sgd.period as usize);
                 let alive = setup
                     .rows
                     .iter()
@@ -422,8 +423,9 @@ impl Worker {
                 let seed = config.seed.wrapping_add(self.me as u64);
                 let mut sgd = Sgd::new(config.sgd, setup.rate, config.l2, shape, rows, seed);
                 sgd.resume(&begin.theta, begin.epochs);
-                self.exchange
-                    .begin(sgd.steps_per_epoch() / config.sgd.period);
+                let patience = sgd::patience(config.sgd.period, by_work as u64);
+                let patience = patience.min(sgd.steps_per_epoch());
+                self.exchange.begin(patience / config.sgd.period);
                 self.state = State::Sgd(Box::new(sgd));
             }
         }

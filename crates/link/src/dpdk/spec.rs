@@ -55,7 +55,7 @@ pub enum DpdkMeetError {
     },
     /// memif is point to point.
     #[error(
-        "{spec} joins two processes (of `solve`, the judge is one), not {processes}; take shm or udp for more"
+        "{spec} joins two processes (of `solve` and `learn`, one is the judge), not {processes}; take shm or udp for more"
     )]
     TwoEnds {
         /// The device as given.

@@ -130,6 +130,9 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         }
         driver.worker.exchanged(now_ns() - before);
         driver.check()?;
+        // Before the first step, which may be another thread's.
+        let runs = driver.worker.is_running();
+        driver.meter.note(runs, || endpoint.counters().link);
         let sent = driver.send(endpoint)?;
         let threads = driver.worker.threads();
         let (is_contended, is_crowded) = (threads >= too_many, threads + 1 >= too_many);

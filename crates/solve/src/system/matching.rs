@@ -1,4 +1,4 @@
-//! An order of the rows that puts large entries on the diagonal, for systems whose diagonal has zeros.
+//! An order of the rows that puts large entries on the diagonal, for systems whose diagonal has zeros, or entries far below others.
 //!
 //! Relaxation divides by the diagonal, and incomplete factors begin with it. Each row is matched with a column so that the product of the matched
 //! entries is as large as possible (Duff and Koster, 2001): an assignment problem with costs log max|aᵢⱼ| − log|aᵢⱼ|, solved column by column by
@@ -10,8 +10,63 @@ use super::{Csr, Dense, Matrix};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Most entries of a dense matrix that is matched: the search takes time of its number of rows times its entries.
+/// Most rows of a dense matrix that is matched: the search takes time of its number of rows times its entries. In a larger one rows are exchanged in
+/// pairs.
 const DENSE_ROWS_MOST: usize = 3_000;
+
+/// A diagonal entry below this part of the largest in its row, and of that in its column, is hardly better than none.
+const SMALL: f64 = 1e-3;
+
+/// Diagonal entries by which relaxation cannot divide well.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Poor {
+    zeros: usize,
+    small: usize,
+}
+
+impl std::fmt::Display for Poor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.zeros, self.small) {
+            (zeros, 0) => write!(f, "a zero stood on the diagonal in {zeros}"),
+            (0, small) => write!(
+                f,
+                "an entry far below others of its row and column stood on the diagonal in {small}"
+            ),
+            (zeros, small) => write!(
+                f,
+                "a zero, or an entry far below others of its row and column, stood on the diagonal in {}",
+                zeros + small
+            ),
+        }
+    }
+}
+
+/// Those of a matrix.
+pub(super) fn poor_diagonal(matrix: &Matrix) -> Poor {
+    let mut poor = Poor::default();
+    let mut small = Vec::new();
+    for row in 0..matrix.n() {
+        let diagonal = matrix.diagonal(row).abs();
+        let mut most = 0f64;
+        matrix.for_each_in_row(row, |_, value| most = most.max(value.abs()));
+        if diagonal == 0.0 {
+            poor.zeros += 1;
+        } else if diagonal < SMALL * most {
+            small.push((row, diagonal));
+        }
+    }
+    if !small.is_empty() {
+        let mut most = vec![0f64; matrix.n()];
+        for row in 0..matrix.n() {
+            matrix.for_each_in_row(row, |column, value| {
+                most[column] = most[column].max(value.abs());
+            });
+        }
+        let is_small = |&&(row, diagonal): &&(usize, f64)| diagonal < SMALL * most[row];
+        poor.small = small.iter().filter(is_small).count();
+    }
+    poor
+}
 
 /// Result of the search.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,20 +75,42 @@ pub(super) enum Matched {
     Whole {
         /// For each column the row to put there.
         rows: Vec<u32>,
-        /// Potentials of the columns: logarithms of their scales.
-        potentials: Vec<f64>,
+        /// Potentials of the columns: logarithms of their scales. `None`: rows were exchanged in pairs.
+        potentials: Option<Vec<f64>>,
     },
     /// There is no order without a zero on the diagonal: the matrix is singular, whatever its values are.
     Singular,
-    /// Not tried: dense and large.
+    /// Dense and large, and exchanges of rows did not suffice.
     TooLarge,
 }
 
 /// The rows of `matrix` for the places on the diagonal.
 pub(super) fn rows_for(matrix: &Matrix) -> Matched {
     match matrix {
-        Matrix::Dense(dense) if dense.n() > DENSE_ROWS_MOST => Matched::TooLarge,
+        Matrix::Dense(dense) if dense.n() > DENSE_ROWS_MOST => exchanged(dense),
         _ => Search::new(matrix).run(),
+    }
+}
+
+/// For each zero on the diagonal two rows are exchanged, so that the product of their diagonal entries is as large as possible.
+fn exchanged(dense: &Dense) -> Matched {
+    let mut rows: Vec<u32> = (0..dense.n() as u32).collect();
+    for place in 0..dense.n() {
+        let at = |row: u32, column: usize| dense.row(row as usize)[column].abs();
+        let own = rows[place];
+        if at(own, place) != 0.0 {
+            continue;
+        }
+        let product = |other: &usize| at(rows[*other], place).ln() + at(own, *other).ln();
+        let best = (0..dense.n()).max_by(|one, other| product(one).total_cmp(&product(other)));
+        match best.filter(|best| product(best).is_finite()) {
+            Some(best) => rows.swap(place, best),
+            None => return Matched::TooLarge,
+        }
+    }
+    Matched::Whole {
+        rows,
+        potentials: None,
     }
 }
 
@@ -141,7 +218,7 @@ impl Search {
         }
         Matched::Whole {
             rows: self.row_of,
-            potentials: self.column_potential,
+            potentials: Some(self.column_potential),
         }
     }
 
@@ -295,6 +372,43 @@ mod tests {
         let ordered = reorder(&matrix, &rows);
         let diagonal: Vec<f64> = (0..3).map(|k| ordered.diagonal(k)).collect();
         assert_eq!(diagonal, [3.0, 1.0, -2.0]);
+    }
+
+    /// Small entries are found where they are small in row and column; those of a badly scaled row, or of a positive definite matrix, are matched by itself.
+    #[test]
+    fn small_diagonals_are_found() {
+        let shifted = sparse(
+            3,
+            &[
+                (0, 1, 1.0),
+                (1, 2, -2.0),
+                (2, 0, 3.0),
+                (0, 0, 1e-9),
+                (1, 1, 1e-9),
+                (2, 2, 1e-9),
+            ],
+        );
+        assert_eq!(poor_diagonal(&shifted), Poor { zeros: 0, small: 3 });
+        let scaled = sparse(2, &[(0, 0, 1e-9), (0, 1, 1e-3), (1, 1, 1.0), (1, 0, 1e-10)]);
+        assert_eq!(poor_diagonal(&scaled), Poor::default());
+        let definite = sparse(2, &[(0, 0, 1e-8), (0, 1, 9e-5), (1, 0, 9e-5), (1, 1, 1.0)]);
+        assert_eq!(poor_diagonal(&definite), Poor { zeros: 0, small: 1 });
+        let Matched::Whole { rows, .. } = rows_for(&definite) else {
+            panic!("it has a matching")
+        };
+        assert_eq!(rows, [0, 1]);
+    }
+
+    /// Rows of a large dense matrix are exchanged in pairs, for the largest product.
+    #[test]
+    fn rows_are_exchanged() {
+        let values = vec![1.0, 2.0, 0.5, 4.0, 0.0, 8.0, 3.0, 0.25, 1.0];
+        let Matched::Whole { rows, potentials } = exchanged(&Dense::new(3, values).unwrap()) else {
+            panic!("rows can be exchanged")
+        };
+        assert_eq!((rows, potentials), (vec![1, 0, 2], None));
+        let alone = Dense::new(2, vec![1.0, 0.0, 0.0, 0.0]).unwrap();
+        assert_eq!(exchanged(&alone), Matched::TooLarge);
     }
 
     /// Two rows with one column between them have no matching.

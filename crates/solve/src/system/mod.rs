@@ -180,17 +180,15 @@ impl System {
         crate::local::relative(norm, self.rhs_norm())
     }
 
-    /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal are put into an order without (maximum-product matching), and its columns are
-    /// scaled. x keeps its order. Returns a note if that was done.
+    /// As [`new`](Self::new); rows of a matrix with zeros on its diagonal, or entries far below others of their row and column, are put into an order
+    /// without (maximum-product matching), and its columns are scaled. x keeps its order. Returns a note if that was done.
     pub fn matched(
         matrix: Matrix,
         rhs: Option<Vec<f64>>,
         name: String,
     ) -> Result<(Self, Option<String>), SystemError> {
-        let zeros = (0..matrix.n())
-            .filter(|&row| matrix.diagonal(row) == 0.0)
-            .count();
-        if zeros == 0 {
+        let poor = matching::poor_diagonal(&matrix);
+        if poor == matching::Poor::default() {
             return Ok((Self::new(matrix, rhs, name)?, None));
         }
         check::entries(&matrix, &name)?;
@@ -198,11 +196,14 @@ impl System {
             check::rhs(rhs, matrix.n(), &name)?;
         }
         match matching::rows_for(&matrix) {
+            matching::Matched::Whole { rows, .. } if rows.iter().copied().eq(0..) => {
+                Ok((Self::new(matrix, rhs, name)?, None))
+            }
             matching::Matched::Whole { rows, potentials } => {
                 let rhs = rhs.unwrap_or_else(|| matrix.times(&vec![1.0; matrix.n()]));
                 let rhs = rows.iter().map(|&row| rhs[row as usize]).collect();
                 let mut matrix = matching::reorder(&matrix, &rows);
-                let scaling = Scaling::of_columns(&potentials, &matrix);
+                let scaling = potentials.and_then(|them| Scaling::of_columns(&them, &matrix));
                 let scaled = match &scaling {
                     Some(scaling) => {
                         scaling.apply(&mut matrix);
@@ -211,7 +212,7 @@ impl System {
                     None => "",
                 };
                 let note = format!(
-                    "{zeros} of {} rows had a zero on the diagonal: rows were reordered by maximum-product matching{scaled}",
+                    "{poor} of {} rows: rows were reordered by maximum-product matching{scaled}",
                     matrix.n()
                 );
                 let system = Self {

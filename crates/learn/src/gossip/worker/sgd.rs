@@ -5,11 +5,13 @@ use super::super::message::{Answer, PeerMessage, finite};
 use super::{Phase, State, Step, Worker};
 use crate::objective::Share;
 
-/// Values of rows that are computed with between two looks for messages: long against a look.
+/// Values of rows that are computed with between two polls, at most: long against a poll.
 const WORK_VALUES: usize = 1 << 15;
 
-/// Looks for messages between two exchanges, where the user states no period: an exchange takes some microseconds.
-const LOOKS_PER_PERIOD: usize = 2;
+/// Polls between two exchanges, where the user states no period: an exchange takes some microseconds.
+const POLLS_PER_PERIOD: usize = 2;
+/// Most periods, or polls where a period is shorter than it may be between two polls, after which an answer is taken for lost.
+const PATIENCE: u64 = 64;
 /// Fewest steps of such a period: the longer a row, the longer the parameters that are exchanged.
 const PERIOD_STEPS_MIN: usize = 32;
 
@@ -17,11 +19,16 @@ const PERIOD_STEPS_MIN: usize = 32;
 /// one worker.
 pub(in super::super) fn period(share: &Share, batch: usize, rows: usize) -> u64 {
     let epoch = rows.div_ceil(batch.max(1));
-    let steps = LOOKS_PER_PERIOD * steps_per_poll(share, batch);
+    let steps = POLLS_PER_PERIOD * steps_per_poll(share, batch);
     steps.min(epoch).max(PERIOD_STEPS_MIN) as u64
 }
 
-/// Steps between two looks for messages.
+/// Steps after which an answer is taken for lost. `by_work`: those between two polls, where exchanges do not ask for more.
+pub(super) fn patience(period: u64, by_work: u64) -> u64 {
+    PATIENCE.saturating_mul(period.max(by_work))
+}
+
+/// Steps between two polls, where exchanges do not ask for more of them.
 pub(super) fn steps_per_poll(share: &Share, batch: usize) -> usize {
     let stored = share.features.stored() / share.rows().max(1);
     let work = batch.saturating_mul(share.outputs * (stored + 4));
@@ -67,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Steps until an exchange is due, or an epoch ends, or messages are to be looked for.
+    /// Steps until an exchange is due, or an epoch ends, or it is time to poll.
     pub(super) fn step_sgd(&mut self) -> Step {
         let (State::Sgd(sgd), Some(share), Some(setup)) =
             (&mut self.state, &self.share, &self.setup)
@@ -110,7 +117,7 @@ mod tests {
     use super::*;
     use crate::config::Kind;
     use crate::data::Features;
-    use crate::gossip::beside::tests::{ROWS, begun};
+    use crate::gossip::beside::tests::begun;
 
     /// Without the user's word, some 2¹⁶ values lie between exchanges, but at most an epoch, and at least 32 steps.
     #[test]
@@ -136,13 +143,19 @@ mod tests {
         }
     }
 
-    /// A worker stops to push, and not where it may not push; then it goes on until the epoch ends.
+    /// A worker stops at each period to poll, pushes there where it may, and goes on to step where it may not.
     #[test]
-    fn steps_go_on_where_nothing_is_pushed() {
+    fn a_period_ends_with_a_poll() {
         let mut worker = begun(2, 4);
-        worker.step();
-        assert_eq!((worker.rows_done(), worker.out().len()), (4, 1));
-        worker.step(); // the answer to the push is missing
-        assert_eq!(worker.rows_done(), ROWS);
+        for period in 1..=3 {
+            worker.step(); // the answer to the first push is missing
+            assert_eq!((worker.rows_done(), worker.out().len()), (4 * period, 1));
+        }
+    }
+
+    /// An answer that comes within 64 polls of so much work is in time, however short the period.
+    #[test]
+    fn short_periods_do_not_shorten_patience() {
+        assert_eq!((patience(4, 200), patience(400, 200)), (12_800, 25_600));
     }
 }
