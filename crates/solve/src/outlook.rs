@@ -30,8 +30,8 @@ pub enum Verdict {
     Likely,
     /// The bounds of ρ(|D⁻¹(L+U)|) lie on both sides of 1, or there are none.
     Unknown,
-    /// The estimate is 1 or more.
-    NotExpected,
+    /// ρ(|D⁻¹(L+U)|) is 1 or more: some order of asynchronous steps diverges, but another one may converge.
+    NotAssured,
 }
 
 /// The convergence outlook of a system.
@@ -51,9 +51,9 @@ impl std::fmt::Display for Outlook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let verdict = match self.verdict {
             Verdict::Assured => "convergence assured",
-            Verdict::Likely => "convergence likely",
+            Verdict::Likely => "convergence likely by one process",
             Verdict::Unknown => "convergence unknown",
-            Verdict::NotExpected => "convergence not expected",
+            Verdict::NotAssured => "convergence not assured",
         };
         write!(f, "{verdict}: {}", self.why)?;
         match self.laps_at_most {
@@ -113,11 +113,14 @@ impl Outlook {
             (_, true) => (
                 Verdict::Likely,
                 format!(
-                    "{estimate}; symmetric: assured for one process if positive definite, not for several"
+                    "{estimate}; symmetric: assured for it if positive definite, not for several"
                 ),
             ),
             (true, false) => (Verdict::Unknown, estimate),
-            (false, false) => (Verdict::NotExpected, estimate),
+            (false, false) => (
+                Verdict::NotAssured,
+                format!("{estimate}: some orders of asynchronous steps diverge"),
+            ),
         };
         Self {
             verdict,
@@ -353,7 +356,7 @@ mod tests {
     fn divergent_systems_are_told() {
         assert_eq!(
             look(&dense(2, &[1.0, 3.0, 2.0, 1.0])).verdict,
-            Verdict::NotExpected
+            Verdict::NotAssured
         );
         let symmetric = look(&dense(2, &[1.0, 2.0, 2.0, 1.0]));
         assert_eq!(symmetric.verdict, Verdict::Likely);

@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
     let is_interrupted = || interrupt.as_ref().is_some_and(Interrupt::is_set);
     let (outcome, lost_workers) = match (&place, &interrupt) {
         (Some(place), Some(interrupt)) => place.solve(prepared, interrupt)?,
-        _ => (prepared.run(is_interrupted), 0),
+        _ => (prepared.run(is_interrupted), Vec::new()),
     };
     let outcome = match outcome {
         Err(ComputeError::Interrupted) => return Err(Interrupted.into()),
@@ -236,7 +236,8 @@ struct Report<'a> {
     /// Of processes that computed the parts.
     link: Option<String>,
     /// For which others stood in.
-    lost_workers: usize,
+    /// Of each worker that was lost: how, and who stood in for it.
+    lost_workers: Vec<String>,
     load: Duration,
     is_reached: bool,
     /// Why the run ended, in one sentence.
@@ -290,7 +291,7 @@ impl Report<'_> {
             "points": self.outcome.voltages.len(),
             "parts": sizes.parts,
             "link": self.link,
-            "lost_workers": self.lost_workers,
+            "lost_workers": self.lost_workers.len(),
             "interface": sizes.interface,
             "factor_entries": sizes.entries,
             "newton_iterations": self.outcome.steps,
@@ -303,7 +304,7 @@ impl Report<'_> {
                 "factor": self.outcome.factor.as_secs_f64(),
                 "solve": self.outcome.solve.as_secs_f64(),
             },
-            "notes": self.netlist.notes,
+            "notes": self.netlist.notes.iter().chain(&self.lost_workers).collect::<Vec<_>>(),
         });
         if let Some(what) = &self.outcome.cut_short {
             report["error"] = json!(what);

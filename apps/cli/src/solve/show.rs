@@ -34,10 +34,6 @@ impl Bar {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(STEPS), target);
-        let style =
-            ProgressStyle::with_template("[{elapsed_precise}] {wide_bar} {msg}, {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style);
         Self {
             bar,
             tolerance,
@@ -48,20 +44,19 @@ impl Bar {
     /// Shows the progress of the run.
     pub(super) fn update(&mut self, progress: &Progress) {
         if progress.distributed < 1.0 {
-            self.bar
-                .set_position((progress.distributed * STEPS as f64) as u64);
+            self.moves_to((progress.distributed * STEPS as f64) as u64);
             self.bar.set_message("giving workers their rows");
             return;
         }
         if progress.laps_max == 0 {
+            self.moves_to(0);
             self.bar.set_message("workers prepare their rows");
             return;
         }
         let residual = progress.residual_estimate;
         if residual.is_finite() && residual > 0.0 {
             let first = *self.first.get_or_insert(residual);
-            self.bar
-                .set_position(position(first, residual, self.tolerance));
+            self.moves_to(position(first, residual, self.tolerance));
         }
         self.bar.set_message(format!(
             "residual ~{residual:.1e} of {:.0e}, laps {}",
@@ -72,9 +67,21 @@ impl Bar {
 
     /// Shows how far something before the first lap is, from 0 to 1; beyond: unknown.
     pub(super) fn prepare(&self, what: &str, part: f64) {
-        self.bar.set_position((part * STEPS as f64) as u64);
+        self.moves_to((part * STEPS as f64) as u64);
         self.bar.set_message(what.to_owned());
         self.bar.enable_steady_tick(TICK);
+    }
+
+    /// At the beginning nothing is known of what is left.
+    fn moves_to(&self, position: u64) {
+        let template = match position {
+            0 => "[{elapsed_precise}] {wide_bar} {msg}",
+            _ => "[{elapsed_precise}] {wide_bar} {msg}, {eta} left",
+        };
+        let style = ProgressStyle::with_template(template);
+        self.bar
+            .set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        self.bar.set_position(position);
     }
 
     /// Removes the bar.

@@ -53,13 +53,13 @@ impl<'a> Place<'a> {
         self.args.team.link_name(self.cluster.as_ref())
     }
 
-    /// Runs the computation; also says how many workers were lost that others stood in for. Without workers there is no computation that could fail: what
+    /// Runs the computation; also tells of each worker that was lost, and who stood in for it. Without workers there is no computation that could fail: what
     /// kept them from starting is this command's error.
     pub(super) fn solve(
         &self,
         prepared: Computation<'_>,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<(Result<Outcome, ComputeError>, usize)> {
+    ) -> anyhow::Result<(Result<Outcome, ComputeError>, Vec<String>)> {
         let team = Team {
             args: &self.args.team,
             command: WORKER,
@@ -72,31 +72,33 @@ impl<'a> Place<'a> {
             interrupt,
             &mut || interrupt.is_set(),
             |endpoint, launcher| judge(endpoint, prepared, launcher, interrupt),
-            |(result, lost)| *lost == 0 && matches!(result, Ok(outcome) if outcome.is_whole()),
+            |(result, lost)| lost.is_empty() && matches!(result, Ok(outcome) if outcome.is_whole()),
         );
         match ran {
             Ok((found, _)) => Ok(found),
-            Err(error) if error.is::<Interrupted>() => Ok((Err(ComputeError::Interrupted), 0)),
-            Err(error) => Ok((Err(lost(&error.downcast()?)), 0)),
+            Err(error) if error.is::<Interrupted>() => {
+                Ok((Err(ComputeError::Interrupted), Vec::new()))
+            }
+            Err(error) => Ok((Err(lost(&error.downcast()?)), Vec::new())),
         }
     }
 }
 
-/// Runs the computation as node 0; also says how many workers were lost that others stood in for.
+/// Runs the computation as node 0; also tells of each worker that was lost, and who stood in for it.
 fn judge(
     endpoint: &mut Endpoint,
     prepared: Computation<'_>,
     launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
-) -> (Result<Outcome, ComputeError>, usize) {
+) -> (Result<Outcome, ComputeError>, Vec<String>) {
     let is_launched = launcher.is_some();
     let mut processes = team::Processes::of(launcher);
     let mut ended = || processes.ended();
     let stop = || interrupt.is_set();
-    let mut count = 0;
+    let mut notes = Vec::new();
     let mut lost = |what: &str| {
-        count += 1;
         eprintln!("note: {what}");
+        notes.push(what.to_owned());
     };
     let watch = Watch {
         ended: is_launched.then_some(&mut ended),
@@ -105,7 +107,7 @@ fn judge(
     };
     let outcome = prepared.by(Remote::new(endpoint, watch)).run(stop);
     remote::dismiss(endpoint);
-    (outcome, count)
+    (outcome, notes)
 }
 
 /// The error of a worker that its launcher saw fail.
