@@ -7,12 +7,15 @@ use libc::c_int;
 use crate::ring::FUTEX;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
-use crate::{brief, demotion, epoll, explain, handshake, stream};
+use crate::{brief, demotion, early, epoll, explain, handshake, stream};
 
 /// Before the kernel closes `fd`. An error: it must not be closed.
 pub(crate) fn before(fd: c_int) -> Result<()> {
     match table::kind(fd) {
-        Kind::None => {}
+        Kind::None => {
+            early::forget(fd);
+            table::clear(fd);
+        }
         // Programs that close all they have find it closed.
         Kind::Own => return Err(Errno(libc::EBADF)),
         Kind::Listener(listener) => listener.remove_fd(fd),
@@ -90,7 +93,8 @@ pub(crate) fn disconnected(using: &Use) {
 /// `copy` is now the same as `fd`.
 pub(crate) fn copied(fd: c_int, copy: c_int) {
     match table::kind(fd) {
-        Kind::None | Kind::Own => {}
+        Kind::Own => {}
+        Kind::None => early::copied(fd, copy),
         Kind::Listener(listener) => listener.add_fd(copy),
         Kind::Epoll(epoll) => epoll.add_fd(copy),
         Kind::Stream(using) => {

@@ -179,6 +179,17 @@ fn give_up_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
 /// For a process that goes on without this library: after this the kernel's connections are ordinary ones. False: that could not be reached for that one,
 /// and the connection was shut down, so that nobody takes a bell for data.
 pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
+    let have_gone_back = hand_over_all(streams, why);
+    for ((_, fd), has_gone_back) in streams.iter().zip(&have_gone_back) {
+        if !has_gone_back {
+            end(*fd);
+        }
+    }
+    have_gone_back
+}
+
+/// As `hand_over`, of all of them within the same time.
+pub(crate) fn hand_over_all(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
     let until_ns = sys::now_ns() + ANSWER_NS;
     // Some may be the two ends of one connection: what either has not read must be known before the other says where its ring ends.
     for (using, _) in streams {
@@ -196,11 +207,7 @@ pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
         .iter()
         .map(|(using, fd)| {
             let _receiving = using.hold_receiving();
-            let has_gone_back = has_gone_back(using, *fd, until_ns);
-            if !has_gone_back {
-                end(*fd);
-            }
-            has_gone_back
+            has_gone_back(using, *fd, until_ns)
         })
         .collect()
 }

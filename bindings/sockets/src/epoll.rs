@@ -33,7 +33,8 @@ use crate::{arena, doorbell, ready, stream};
 use watched::{free_waiter, say};
 
 pub(crate) use control::{
-    after_fork, control, control_nested, forget, release, rouse, stir, take_over,
+    adopt, after_fork, control, control_nested, forget, release, rouse, stir, take_over,
+    watch_gateway,
 };
 
 /// Every how many-th call asks the kernel although there is news in memory.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::hello::Fd;
 use crate::ring::{BELL, SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, epoll, explain, handshake, lock, segment, start, sys};
+use crate::{close, demotion, epoll, explain, lock, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE.GATEWAY;` for each stream; the last is one more than the descriptor, 0 if there is none.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -266,26 +266,27 @@ pub(crate) fn let_go_of_all(why: &str) {
     let mut streams = Vec::new();
     table::for_each_open_stream(|using, fd| streams.push((using, fd)));
     let outcomes = demotion::surrender(&streams, why);
-    for ((using, _), has_gone_back) in streams.iter().zip(outcomes) {
-        if has_gone_back {
-            close::let_go(using);
-        }
-    }
+    let_go_of(&streams, &outcomes);
     epoll::let_go_of_all();
     explain::fall_silent();
 }
 
-/// The program uses an interface that goes past the C library: nothing is carried from now on.
+fn let_go_of(streams: &[(Use, i32)], have_gone_back: &[bool]) {
+    for ((using, _), has_gone_back) in streams.iter().zip(have_gone_back) {
+        if *has_gone_back {
+            close::let_go(using);
+        }
+    }
+}
+
+/// The program uses an interface that goes past the C library: nothing is carried from now on. Connections whose other end makes no call in time go on by the
+/// C library alone.
 pub(crate) fn goes_past(why: &str) {
     explain::turn_off();
-    table::for_each_stream(|socket| {
-        let using: Use = table::using(socket);
-        if !handshake::withdraw(&using)
-            && let Some(fd) = using.any_fd()
-        {
-            demotion::give_up(&using, fd, why);
-        }
-    });
+    let mut streams = Vec::new();
+    table::for_each_open_stream(|using, fd| streams.push((using, fd)));
+    let outcomes = demotion::hand_over_all(&streams, why);
+    let_go_of(&streams, &outcomes);
 }
 
 #[cfg(test)]

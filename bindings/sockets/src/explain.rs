@@ -135,7 +135,7 @@ pub(crate) fn listens(address: &Address, why: &str) {
 
 pub(crate) fn plain_connect(target: &Address, what: Count, why: &str, result: i32) {
     count(what);
-    if is_wanted() && result == 0 {
+    if is_wanted() && (result == 0 || crate::handshake::is_in_progress(crate::sys::errno())) {
         say("connects to", &target.text(), "tcp", why);
     }
 }

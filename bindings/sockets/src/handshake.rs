@@ -24,7 +24,7 @@ use crate::ring::{self, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, S
 use crate::segment::{self, SegmentRef};
 use crate::sys::{self, Errno};
 use crate::table::{self, Use};
-use crate::{brief, stream};
+use crate::{brief, early, epoll, stream};
 
 /// A listener that had no mailbox is not asked again for this time.
 const ABSENT_NS: u64 = 50_000_000;
@@ -112,8 +112,20 @@ pub(crate) fn withdraw(using: &Use) -> bool {
 
 /// Connects by `real`, with a hello to the listener's mailbox before it, if there is one. The result and `errno` are those of `real`.
 pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
+    let result = try_all(fd, address, real);
+    if table::is_early(fd) {
+        let error = sys::errno();
+        if result == 0 || is_in_progress(error) {
+            early::forget(fd);
+        }
+        sys::set_errno(error);
+    }
+    result
+}
+
+fn try_all(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
     let target = Address::parse(address)
-        .filter(|_| table::is_plain(fd) && !table::is_standard(fd) && !explain::is_off());
+        .filter(|_| table::may_be_stream(fd) && !table::is_standard(fd) && !explain::is_off());
     let Some(target) = target else {
         return real();
     };
@@ -125,15 +137,15 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
         return real();
     }
     // One that connects already asks how that has ended, and goes by TCP.
-    const IS_CLOSED: u8 = 7;
-    let state: Result<u8, _> = sys::get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
-    if state != Ok(IS_CLOSED) {
+    if !early::is_unconnected(fd) {
         return real();
     }
     let now_ns = sys::now_ns();
     if is_known_absent(&target, now_ns) {
-        explain::count(Count::NoMailbox);
-        return real();
+        let result = real();
+        let why = "the listener had no mailbox lately";
+        explain::plain_connect(&target, Count::NoMailbox, why, result);
+        return result;
     }
     let bound = address::own(fd).map_or(0, |own| own.port);
     let mut tried = Tried::No;
@@ -220,7 +232,7 @@ enum Tried {
     No,
 }
 
-fn is_in_progress(error: Errno) -> bool {
+pub(crate) fn is_in_progress(error: Errno) -> bool {
     [libc::EINPROGRESS, libc::EINTR].contains(&error.0)
 }
 
@@ -338,6 +350,7 @@ fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -
     let (using, hello) = offer(fd, taken, client, *target)?;
     let is_offered = sys::socket_pair().is_ok_and(|[ours, theirs]| {
         using.set_gateway(ours);
+        epoll::watch_gateway(&using);
         let theirs = Fd::new(theirs);
         let is_left = send_hello(&mailbox, &hello, &segment, Some(theirs.get())).is_ok();
         drop(theirs);
@@ -444,7 +457,9 @@ fn offer(
     slot.port.store(u32::from(client.port), Ordering::Relaxed);
     slot.state
         .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
+    let wanted = early::take(fd);
     let using = table::add_stream(fd, segment, slot_number, CLIENT)?;
+    epoll::adopt(&using, fd, &wanted);
     let hello = Hello {
         generation,
         sent_ns: sys::now_ns(),
@@ -477,7 +492,9 @@ fn retract(using: &Use, fd: i32) {
     using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
     let offers = &using.memory().header().offers.0;
     offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
+    let wanted = epoll::release(using);
     using.leave();
     table::clear(fd);
     table::abandon(using);
+    early::put_back(fd, wanted);
 }

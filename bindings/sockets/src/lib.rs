@@ -5,7 +5,7 @@
 //!
 //! Rooms: `exports` is what programs call, by the C library's names; `real` is what they would have called. `table` says which descriptors are ours.
 //! `handshake` finds the other end, `segment` has the memory, which `tsumuji_streams` lays out. `stream` moves bytes and waits, `demotion` goes back to TCP, `ready`,
-//! `poll` and `epoll` say what could be moved. `start`, `exec` and `close` are the life of processes and descriptors. `sys` asks the kernel.
+//! `poll` and `epoll` say what could be moved. `start`, `exec` and `close` are the life of processes and descriptors. `early` knows what a socket was before it connected. `sys` asks the kernel.
 //!
 //! Invariants: no function of the C library that this library replaces is called from inside, so nothing of `std`'s input and output; no panic
 //! crosses into the program (an `extern "C"` function that panics ends the process); `errno` changes only where a call fails; before `start` has run
@@ -27,6 +27,7 @@ mod brief;
 mod close;
 mod demotion;
 mod doorbell;
+mod early;
 mod epoll;
 mod exec;
 mod explain;

@@ -14,9 +14,9 @@ use crate::hello::{Fd, Hello, connect_to, is_ours, read_hello, send_hello, unix_
 use crate::lock::{Locked, hold};
 use crate::ring::{CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
 use crate::segment::SegmentRef;
-use crate::stream;
 use crate::sys::{self};
 use crate::table::{self, Kind, Use};
+use crate::{early, stream};
 
 /// Hellos that may wait in a mailbox; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -99,6 +99,7 @@ static LISTENERS: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
 
 /// Listens by `real`, with a mailbox, which is there first: no client shall find the one without the other.
 pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
+    early::forget(fd);
     if !table::is_plain(fd) || explain::is_off() {
         return real();
     }
@@ -205,7 +206,7 @@ impl Listener {
     /// Takes the hello of the connection that `fd` is, if there is one, and claims it.
     pub(crate) fn claim(&self, fd: i32, client: Address, is_nonblocking: bool) {
         let mailbox = self.mailbox.load(Ordering::Acquire);
-        if mailbox < 0 || table::is_standard(fd) {
+        if mailbox < 0 || table::is_standard(fd) || explain::is_off() {
             return;
         }
         let now_ns = sys::now_ns();

@@ -12,7 +12,9 @@ use libc::pid_t;
 
 use crate::explain;
 use crate::table::{Socket, Use};
-use crate::{address, arena, close, epoll, exec, hello, idle, listener, lock, segment, sys, table};
+use crate::{
+    address, arena, close, early, epoll, exec, hello, idle, listener, lock, segment, sys, table,
+};
 
 /// `off`: nothing is carried. `shm`, the default: what stays on the host. `gateway`: also what its gateway carries to others. `far`, for tests:
 /// what gateways carry, also if it stays on the host.
@@ -167,6 +169,7 @@ pub(crate) fn forking_untold(fork: impl FnOnce() -> pid_t) -> pid_t {
 
 /// Other threads do not exist in the child: none shall be within a list. In the order in which locks are taken elsewhere.
 fn freeze() {
+    early::freeze();
     epoll::freeze();
     arena::freeze();
     table::freeze();
@@ -193,6 +196,7 @@ fn thaw() {
     table::thaw();
     arena::thaw();
     epoll::thaw();
+    early::thaw();
 }
 
 extern "C" fn in_parent() {

@@ -26,6 +26,10 @@ const STREAM: usize = 1;
 const LISTENER: usize = 2;
 const EPOLL: usize = 3;
 const OWN: usize = 4;
+/// A TCP socket that has not connected and is in epoll instances (`early`); and one that has not, and of which there are several descriptors. Of both the
+/// word is the tag alone, and functions that are called with them go to the C library.
+const EARLY: usize = 5;
+const SHARED: usize = 6;
 /// What tells them apart, in the low bits of a pointer to something aligned to a cache line.
 const TAGS: usize = 7;
 
@@ -306,6 +310,17 @@ pub(crate) fn is_standard(fd: i32) -> bool {
     (0..=2).contains(&fd)
 }
 
+/// Whether a stream may be made of it: it is none of our business so far, or `early`.
+pub(crate) fn may_be_stream(fd: i32) -> bool {
+    word(fd).is_none_or(|word| [0, EARLY].contains(&word.load(Ordering::Relaxed)))
+}
+
+/// Whether it has not connected and is in epoll instances.
+#[inline]
+pub(crate) fn is_early(fd: i32) -> bool {
+    word(fd).is_some_and(|word| word.load(Ordering::Relaxed) == EARLY)
+}
+
 /// Whether the descriptor is none of our business.
 #[inline(always)]
 pub(crate) fn is_plain(fd: i32) -> bool {
@@ -402,6 +417,14 @@ pub(crate) fn clear(fd: i32) {
     if let Some(word) = word(fd) {
         word.store(0, Ordering::Release);
     }
+}
+
+pub(crate) fn set_early(fd: i32) -> bool {
+    set(fd, EARLY)
+}
+
+pub(crate) fn set_shared(fd: i32) -> bool {
+    set(fd, SHARED)
 }
 
 pub(crate) fn set_listener(fd: i32, listener: &'static Listener) -> bool {

@@ -164,7 +164,8 @@ fn nginx_with(workers: u32) {
         let user = if is_root() { "user root;" } else { "" };
         let config = format!(
             "{user} worker_processes {workers}; daemon off; pid {at}/pid; error_log stderr; events {{ worker_connections 256; }}\n\
-             http {{ access_log off; sendfile on; tcp_nopush on; {temporary} server {{ listen 127.0.0.1:{port}; root {at}; }} }}\n"
+             http {{ access_log off; sendfile on; tcp_nopush on; {temporary} server {{ listen 127.0.0.1:{port}; root {at};\n\
+             location /through/ {{ proxy_pass http://127.0.0.1:{port}/; }} }} }}\n"
         );
         let file = folder.path().join("nginx.conf");
         std::fs::write(&file, config).expect("a file");
@@ -174,12 +175,11 @@ fn nginx_with(workers: u32) {
         let mut results = Vec::new();
         for size in sizes {
             let url = format!("http://127.0.0.1:{port}/{size}");
-            // Twice over one connection.
-            let answer = succeed(program(way, "curl").args(["-sS", &url, &url]), b"");
-            assert!(
-                answer.stdout == [bytes(size), bytes(size)].concat(),
-                "{size} bytes"
-            );
+            let through = format!("http://127.0.0.1:{port}/through/{size}");
+            // Twice over one connection; the third time nginx asks itself for it.
+            let urls = ["-sS", &url, &url, &through];
+            let answer = succeed(program(way, "curl").args(urls), b"");
+            assert!(answer.stdout == bytes(size).repeat(3), "{size} bytes");
             results.extend(answer.stdout);
             let mut client = program(way, "curl");
             let head = succeed(client.args(["-sS", "--head", &url]), b"").stdout;

@@ -11,12 +11,13 @@ use std::process::Command;
 use common::{Carried, Kernel, Way, build, carried, run, with};
 use groups::GROUPS;
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "semantics/main.c",
     "semantics/data.c",
     "semantics/ends.c",
     "semantics/waiting.c",
     "semantics/epoll.c",
+    "semantics/early.c",
     "semantics/processes.c",
     "semantics/programs.c",
     "semantics/files.c",
@@ -67,19 +68,24 @@ fn ours_is_as_the_kernels() {
     println!("{total} cases");
 }
 
-/// Cases without a connection that both ends have agreed about: there is none, or it has ended before that.
-const NOT_CARRIED: [&str; 11] = [
+/// Cases without a connection that both ends have agreed about: there is none, it has ended before that, or it stays with TCP.
+const NOT_CARRIED: [&str; 16] = [
     "accept_of_nothing",
     "accept_short_address",
     "closed_before_accept",
     "connect_refused",
     "connect_refused_nonblocking",
     "connect_to_any",
+    "copy_before_connect",
+    "copy_before_connect_above_number",
+    "copy_before_connect_to_number",
+    "epoll_added_before_refusal",
     "half_close_before_accept",
     "listener_closed_with_waiting",
     "poll_listener",
     "shutdown_of_unconnected",
     "stdio_before_accept",
+    "system_io_uring_before_accept",
 ];
 
 /// The cases are about what they claim: in each of them connections are carried.

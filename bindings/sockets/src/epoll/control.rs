@@ -8,6 +8,7 @@ use super::{
     CANNOT, ET, Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, Nested, OF_GATEWAY, ONESHOT,
     State,
 };
+use crate::early::Wanted;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{arena, stream};
@@ -135,16 +136,49 @@ fn add(
         epoll.drop_interest(interest);
         return Err(error);
     }
-    if let Some(gateway) = using.gateway() {
-        let _ = sys::epoll_ctl(
-            kernel,
-            libc::EPOLL_CTL_ADD,
-            gateway,
-            GATEWAY_EVENTS,
-            data | OF_GATEWAY,
-        );
-    }
+    add_gateway(using, interest, kernel);
     Ok(interest)
+}
+
+fn add_gateway(using: &Use, interest: &'static Interest, kernel: c_int) {
+    if let Some(gateway) = using.gateway() {
+        let data = std::ptr::from_ref(interest) as u64 | OF_GATEWAY;
+        let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_ADD, gateway, GATEWAY_EVENTS, data);
+    }
+}
+
+/// A stream has a gateway from now on.
+pub(crate) fn watch_gateway(using: &Use) {
+    for interest in using.interests.with(|all| all.clone()) {
+        if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) {
+            add_gateway(using, interest, epoll.fd.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// A socket that instances were asked about becomes a stream: its interests begin with that, and the kernel names them.
+pub(crate) fn adopt(using: &Use, fd: c_int, all_wanted: &[Wanted]) {
+    for wanted in all_wanted {
+        let (epoll, events) = (wanted.epoll, wanted.events);
+        let Some(interest) = arena::take() else {
+            continue;
+        };
+        let data = std::ptr::from_ref(interest) as u64;
+        epoll.is_ever_ours.store(1, Ordering::Release);
+        set(interest, epoll, using, fd);
+        let event = epoll_event {
+            events,
+            u64: wanted.data,
+        };
+        let _ = change(epoll, using, interest, &event); // it is of this socket
+        using.interests.with(|all| all.push(interest));
+        let kernel = epoll.fd.load(Ordering::Relaxed);
+        // One that is not there any more was closed meanwhile.
+        if sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, events, data).is_err() {
+            (using.interests).with(|all| all.retain(|one| !std::ptr::eq(*one, interest)));
+            epoll.drop_interest(interest);
+        }
+    }
 }
 
 fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {
@@ -276,8 +310,9 @@ pub(crate) fn rouse(using: &Use) {
     others.into_iter().for_each(Epoll::kick);
 }
 
-/// A stream is the kernel's again: so are its interests.
-pub(crate) fn release(using: &Use) {
+/// A stream is the kernel's again: so are its interests, which are returned.
+pub(crate) fn release(using: &Use) -> Vec<Wanted> {
+    let mut released = Vec::new();
     for interest in using.interests.with(std::mem::take) {
         let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
             continue;
@@ -292,8 +327,16 @@ pub(crate) fn release(using: &Use) {
         };
         let data = interest.data.load(Ordering::Relaxed);
         let _ = sys::epoll_ctl(kernel, operation, fd, events, data);
+        if is_active {
+            released.push(Wanted {
+                epoll,
+                events,
+                data,
+            });
+        }
         epoll.drop_interest(interest);
     }
+    released
 }
 
 /// The last descriptor of a stream goes: the kernel forgets it, and so do we.

@@ -116,11 +116,12 @@ pub(crate) unsafe extern "C" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_
 pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    if result < 0 || table::is_plain(fd) {
+    if result < 0 {
         return result;
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, result),
+        _ if table::is_plain(fd) => result,
         libc::F_SETFL => {
             note_flags(fd);
             if argument as c_int & libc::O_ASYNC != 0

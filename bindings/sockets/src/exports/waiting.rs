@@ -8,7 +8,7 @@ use libc::{
 use super::{data, done, number};
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind};
-use crate::{epoll, poll as waits, real};
+use crate::{early, epoll, poll as waits, real};
 
 /// Descriptors in one `fd_set`.
 const SET_BITS: usize = libc::FD_SETSIZE;
@@ -237,7 +237,16 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
         return done(epoll::control_nested(outer, operation, (fd, inner), given));
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::epoll_ctl(epoll, operation, fd, event) }
+    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    if result == 0
+        && (operation == libc::EPOLL_CTL_ADD || !is_plain)
+        && let Kind::Epoll(epoll) = table::kind(epoll)
+    {
+        // SAFETY: the program's own event, which the kernel has read.
+        let given = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+        early::note(epoll, operation, fd, given);
+    }
+    result
 }
 
 /// The instance, if it has anything of ours in it.
