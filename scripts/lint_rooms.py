@@ -5,6 +5,7 @@
 - `unsafe` appears only in the files whose business it is;
 - `wire` and `proto` are `#![no_std]`;
 - no source file is longer than 700 lines, but what a program writes;
+- no decision is longer than 300 words;
 - the files and folders that ARCHITECTURE.md names, and the lists here, exist.
 
 Prints one line per breach (file:line: what, and what to do) and exits 1 if there is any.
@@ -94,6 +95,8 @@ MAY_BE_UNSAFE = [
     "bindings/sockets/src/start.rs",
 ]
 LONGEST_FILE_LINES = 700
+# Of a page of docs/decisions, without its title.
+LONGEST_DECISION_WORDS = 300
 # Written by a program.
 MAY_BE_LONGER = {"bindings/c/include/tsumuji.h"}
 SOURCES = ("*.rs", "*.py", "*.sh", "*.c", "*.h")
@@ -195,12 +198,20 @@ def map_breaches(files):
             yield f"scripts/lint_rooms.py: no file fits '{pattern}' of MAY_BE_UNSAFE"
 
 
+def decision_breaches():
+    for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
+        words = len(path.read_text(encoding="utf-8").partition("\n")[2].split())
+        if words > LONGEST_DECISION_WORDS:
+            yield f"{path.relative_to(ROOT)}: {words} words; say it in {LONGEST_DECISION_WORDS}, figures go to docs/benchmarks.md"
+
+
 def main():
     breaches = list(crate_breaches())
     files = [path for path in tracked_files() if any(path.match(pattern) for pattern in SOURCES)]
     for path in files:
         breaches.extend(source_breaches(path))
     breaches.extend(map_breaches(files))
+    breaches.extend(decision_breaches())
     for breach in breaches:
         print(breach)
     print(f"house rules: {len(files)} files, {len(breaches)} breaches", file=sys.stderr)
