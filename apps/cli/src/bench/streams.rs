@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "B,B|B..B", value_delimiter = ',')]
     size: Vec<Sizes>,
     /// What carries the streams: tcp (loopback), tcp-ns (TCP between two hosts of a testbed; root), unix (UNIX sockets), shm (the same program
-    /// through `tsumuji run`), fallback (only the client through it: its connections stay TCP), udp, packet, xdp (the same between the two hosts, by gateways over that link) [default: all that work here]
+    /// through `tsumuji run`), fallback (only the client through it: its connections stay TCP), udp, packet, xdp, dpdk (the same between the two hosts, by gateways over that link; dpdk by its device net_af_packet) [default: all that work here]
     #[arg(long, value_name = "PATH,PATH", value_delimiter = ',', value_parser = named(Path::ALL.map(|path| (path.name(), path))), hide_possible_values = true)]
     path: Vec<Path>,
     /// Congestion control of TCP [default: cubic, if the kernel has it]

@@ -14,7 +14,7 @@ use tsumuji_testbed::{Name, Spec, Testbed};
 const MEMIF: &str = "dpdk:net_memif";
 
 /// Whether no DPDK device can be opened here; says why.
-fn lacking(test: &str) -> bool {
+pub(crate) fn lacking(test: &str) -> bool {
     let (_, found) = json(&["doctor"]);
     let links = found["links"].as_array().cloned().unwrap_or_default();
     let dpdk = links.iter().find(|link| link["name"] == "dpdk");

@@ -26,7 +26,7 @@ impl Gateways {
     ) -> Result<Self, StreamError> {
         let mut gateways = Self {
             file: testbed.hosts_file(),
-            link: path.name(),
+            link: path.link(),
             children: Vec::new(),
         };
         let mut started = Vec::new();

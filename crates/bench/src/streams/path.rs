@@ -27,11 +27,13 @@ pub enum Path {
     Packet,
     /// Over AF_XDP.
     Xdp,
+    /// Over DPDK, by a device that leaves the interface to the kernel as well.
+    Dpdk,
 }
 
 impl Path {
     /// All, in the order of tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Tcp,
         Self::TcpNs,
         Self::Unix,
@@ -40,6 +42,7 @@ impl Path {
         Self::Udp,
         Self::Packet,
         Self::Xdp,
+        Self::Dpdk,
     ];
 
     /// The name in tables and on the command line.
@@ -53,6 +56,15 @@ impl Path {
             Self::Udp => "udp",
             Self::Packet => "packet",
             Self::Xdp => "xdp",
+            Self::Dpdk => "dpdk",
+        }
+    }
+
+    /// The link of its gateways.
+    pub(super) fn link(self) -> &'static str {
+        match self {
+            Self::Dpdk => "dpdk:net_af_packet",
+            _ => self.name(),
         }
     }
 
@@ -61,9 +73,9 @@ impl Path {
         self == Self::TcpNs || self.has_gateways()
     }
 
-    /// Whether a gateway in each host carries the streams, over the link of the path's name.
+    /// Whether a gateway in each host carries the streams.
     pub(super) fn has_gateways(self) -> bool {
-        matches!(self, Self::Udp | Self::Packet | Self::Xdp)
+        matches!(self, Self::Udp | Self::Packet | Self::Xdp | Self::Dpdk)
     }
 
     /// The words that start a server or client of this path; `program` is `tsumuji`. `node`: the options that say which node of
