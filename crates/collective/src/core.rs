@@ -203,7 +203,7 @@ impl Core {
             return;
         }
         if state.rank_of_session(from, session).is_none() {
-            // A member that was restarted and calls on a group of its last life.
+            // A member that was restarted and calls on a group of its last incarnation.
             if is_present {
                 let failure = Failure::Dead(from);
                 self.ledger

@@ -198,13 +198,17 @@ fn a_next_session_owes_nothing_for_the_last() {
     assert_eq!(account(&core), fresh, "replayed, and refused");
     core.purge(key, 3);
     let paid = (cost(BYTES), 0);
-    assert_eq!(account(&core), paid, "what its present life sent is paid");
+    assert_eq!(
+        account(&core),
+        paid,
+        "what its present incarnation sent is paid"
+    );
 
     core.keep((peer, 1), header(5), &payload);
     core.reap(peer, 2);
-    assert!(!core.early.is_empty(), "of the last life");
+    assert!(!core.early.is_empty(), "of the last incarnation");
     core.reap(peer, 3);
-    assert!(core.early.is_empty(), "of the life before");
+    assert!(core.early.is_empty(), "of the incarnation before");
 }
 
 /// A message counts for the session in which it was sent, even if it arrives before that session is known, or after its end: no other session gets
@@ -261,7 +265,7 @@ fn messages_count_for_their_own_session() {
         "it is of another group's operation"
     );
     assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
-    // It calls on a group of its last life, and is told so.
+    // It calls on a group of its last incarnation, and is told so.
     let told = core.ledger.outbox.pop_front();
     let told = told.map(|control| (control.to, control.header.kind, control.header.tag));
     assert_eq!(told, Some((peer, Kind::Abort, 1)));

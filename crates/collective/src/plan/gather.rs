@@ -25,8 +25,8 @@ pub(crate) fn scatter(rank: usize, size: usize, root: usize, lens: &[usize], own
         return plan;
     }
     let blocks = blocks(lens);
-    for turned in 1..size {
-        let to = (root + turned) % size;
+    for distance in 1..size {
+        let to = (root + distance) % size;
         plan.add(
             Action::Send,
             to,
@@ -49,8 +49,8 @@ pub(crate) fn gather(rank: usize, size: usize, root: usize, lens: &[usize], own:
         return plan;
     }
     let blocks = blocks(lens);
-    for turned in 1..size {
-        let from = (root + turned) % size;
+    for distance in 1..size {
+        let from = (root + distance) % size;
         plan.add(
             Action::Store,
             from,
@@ -70,9 +70,9 @@ pub(crate) fn all_gather_direct(rank: usize, size: usize, lens: &[usize]) -> Pla
     let mut plan = Plan::default();
     let blocks = blocks(lens);
     let own = Place::whole(Buffer::Input, lens[rank]);
-    for turned in 1..size {
-        plan.add(Action::Send, (rank + turned) % size, 0, own);
-        let from = (rank + size - turned) % size;
+    for distance in 1..size {
+        plan.add(Action::Send, (rank + distance) % size, 0, own);
+        let from = (rank + size - distance) % size;
         plan.add(
             Action::Store,
             from,
@@ -106,15 +106,15 @@ pub(crate) fn all_to_all(rank: usize, size: usize, goes: &[usize], comes: &[usiz
     let mut plan = Plan::default();
     let (outgoing, incoming) = (blocks(goes), blocks(comes));
     let mut receives = Vec::with_capacity(size);
-    for turned in 1..size {
-        let to = (rank + turned) % size;
+    for distance in 1..size {
+        let to = (rank + distance) % size;
         plan.add(
             Action::Send,
             to,
             0,
             Place::of(Buffer::Input, outgoing[to].clone()),
         );
-        let from = (rank + size - turned) % size;
+        let from = (rank + size - distance) % size;
         let receive = plan.add(
             Action::Store,
             from,

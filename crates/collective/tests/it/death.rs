@@ -245,7 +245,7 @@ fn news_travel_through_survivors() {
     });
 }
 
-/// A member that was killed and started again and calls on a group of its last life is told so, instead of waiting for ever; of new groups it is a member.
+/// A member that was killed and started again and calls on a group of its last incarnation is told so, instead of waiting for ever; of new groups it is a member.
 #[test]
 fn the_next_life_is_no_member_of_old_groups() {
     fn open(link: Udp, id: u16, incarnation: u32, addrs: &[SocketAddr]) -> (Endpoint, Collectives) {
@@ -274,7 +274,7 @@ fn the_next_life_is_no_member_of_old_groups() {
             let begun = Instant::now();
             while !(is_told.load(Ordering::Relaxed) && endpoint.is_up(NodeId(1))) {
                 collectives.progress(&mut endpoint).expect("progress");
-                assert!(begun.elapsed() < LONG, "the next life is never told");
+                assert!(begun.elapsed() < LONG, "the next incarnation is never told");
             }
             let group = collectives.group(&endpoint, &both, 1).expect("group");
             let together = collectives.barrier(&mut endpoint, group);

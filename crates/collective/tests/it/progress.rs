@@ -195,7 +195,7 @@ fn overlapping_groups_are_apart() {
     );
 }
 
-/// Groups that are given up in the middle of operations leave nothing behind: neither operations under way, nor messages kept, nor credit.
+/// Groups that are abandoned in the middle of operations leave nothing behind: neither operations under way, nor messages kept, nor credit.
 #[test]
 fn abandoned_groups_leave_nothing() {
     for over in [Over::Shm, Over::LossyUdp(10)] {
