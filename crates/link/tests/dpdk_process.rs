@@ -12,7 +12,7 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 /// Nothing here takes this long on a machine that is alive.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 10_000;
 /// Each a moment of its own.
 const KILLS_IN_A_STREAM: u32 = 4;
@@ -43,7 +43,7 @@ fn answer_frames() {
         answers.retain(|(to, frame)| !link.send_one(*to, Frame::whole(frame)).expect("send_with"));
         link.flush().expect("flush");
         if got == 0 {
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
 }
@@ -101,7 +101,7 @@ fn exchange(link: &mut Dpdk, frames: u32) {
             .expect("receive");
         if got == 0 {
             assert!(begun.elapsed() < PATIENCE, "{back} of {sent} came back");
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
 }
@@ -231,7 +231,7 @@ fn peer_killed_in_a_stream_is_survived() {
             let begun = Instant::now();
             while link.counters().sent_frames == 0 {
                 assert!(begun.elapsed() < PATIENCE, "no frame leaves");
-                link.wait(LOOK).expect("wait");
+                link.wait(POLL_EVERY).expect("wait");
                 stream(&mut link, 1);
             }
             stream(&mut link, 200 + round);

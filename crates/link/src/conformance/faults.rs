@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{LOOK, PATIENCE, cut, number_of, numbered, pair};
+use super::{PATIENCE, POLL_EVERY, cut, number_of, numbered, pair};
 use crate::{Coming, Frames, Link, LinkAddr, Placement, Receiver};
 
 const HEAD_BYTES: usize = 40;
@@ -83,9 +83,9 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         }
         assert!(begun.elapsed() < PATIENCE, "stuck after {sent} frames");
     }
-    while b.receive(64, &mut sorted).expect("receive") > 0 || begun.elapsed() < 5 * LOOK {
+    while b.receive(64, &mut sorted).expect("receive") > 0 || begun.elapsed() < 5 * POLL_EVERY {
         a.flush().expect("flush");
-        b.wait(LOOK / 10).expect("wait");
+        b.wait(POLL_EVERY / 10).expect("wait");
     }
     let lost = b.counters().impaired_frames - lost_before;
     let (distinct, most) = (sorted.arrived.len(), sorted.arrived.values().max());

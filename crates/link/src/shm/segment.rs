@@ -224,7 +224,7 @@ impl Job {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// No node from this one on ever attached. Any process may write that word: at worst those that join are seen later, or places are looked at in vain.
+    /// No node from this one on ever attached. Any process may write that word: at worst those that join are seen later, or places are read for nothing.
     pub(crate) fn nodes_seen(&self) -> usize {
         let seen = ReadWord::new(&self.head, head::NODES_SEEN).load(Ordering::Acquire);
         seen.min(self.layout.nodes_max as u64) as usize
@@ -292,7 +292,7 @@ impl Job {
     /// process maps a generation only while the directory names it, and the directory names `generation` now. So the danger is processes that read
     /// the directory before. Each holds its node's lock as long as it is alive; hence a node whose lock is free has no such process, and one that
     /// comes later sees `generation` in the directory. A live process drops its mapping of the earlier generation *before* it tells `generation`
-    /// where to start (`Peer::turn_to`), so one that has told has none. Those beyond the first `known` have told nothing.
+    /// where to start (`Peer::switch_to`), so one that has told has none. Those beyond the first `known` have told nothing.
     pub(crate) fn free_dead_generations(
         &self,
         (node, generation): (u16, u64),

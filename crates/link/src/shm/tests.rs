@@ -594,7 +594,7 @@ fn restarts_do_not_pile_up_memory() {
     );
 }
 
-/// The memory of a dead generation stays as long as a live process may read it, and is released when that process turns to the next one or dies.
+/// The memory of a dead generation stays as long as a live process may read it, and is released when that process switches to the next one or dies.
 #[test]
 fn dead_generation_stays_for_its_readers() {
     for reader_dies in [false, true] {
@@ -606,7 +606,7 @@ fn dead_generation_stays_for_its_readers() {
         drop(b);
         let mut b = Shm::attach(&job, 1).expect("attach");
         receive(&mut b);
-        assert!(b.has_dead_generations, "a has not looked yet");
+        assert!(b.has_dead_generations, "a has not checked yet");
         let full = taken_bytes(&job);
         if reader_dies {
             drop(a);

@@ -394,7 +394,7 @@ impl Link for Udp {
         let polled = match &mut self.group {
             None => sleep::poll(&mut [first], timeout, what),
             Some(group) => {
-                group.look_next();
+                group.poll_next();
                 let second = PollFd::new(&group.socket, PollFlags::IN);
                 sleep::poll(&mut [first, second], timeout, what)
             }
@@ -413,7 +413,7 @@ impl Link for Udp {
         self.flush()?;
         // Frames in the kernel's buffer make the descriptor readable by themselves.
         if let Some(group) = &mut self.group {
-            group.look_next();
+            group.poll_next();
         }
         Ok(!self.has_frames())
     }
