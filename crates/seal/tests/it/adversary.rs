@@ -292,7 +292,7 @@ fn reflected_and_relabelled_frames() {
     }
 }
 
-/// A restarted node gets a new session; what was sealed in the old one is refused by both lives.
+/// A restarted node gets a new session; what was sealed in the old one is refused by both incarnations.
 #[test]
 fn restart_replaces_the_session() {
     let net = Net::new(2);
@@ -301,8 +301,8 @@ fn restart_replaces_the_session() {
         .map(|me| net.node(me, &one, SealMode::Encrypt))
         .collect();
     meet(&net, &mut nodes);
-    send_to(&mut nodes[0], 1, b"to the old life");
-    send_to(&mut nodes[1], 0, b"from the old life");
+    send_to(&mut nodes[0], 1, b"to the old incarnation");
+    send_to(&mut nodes[1], 0, b"from the old incarnation");
     let tape = net.tape();
     net.clear();
     nodes[1] = net.node(1, &one, SealMode::Encrypt);
@@ -312,7 +312,7 @@ fn restart_replaces_the_session() {
     meet(&net, &mut nodes);
     send_to(&mut nodes[0], 1, b"new");
     assert_eq!(receive(&mut nodes[1]), [(0, b"new".to_vec())]);
-    // A little later what the old life left under way is refused, too.
+    // A little later what the old incarnation left under way is refused, too.
     net.pass(Duration::from_secs(20));
     settle(&net, &mut nodes);
     for taped in &tape {
@@ -327,7 +327,7 @@ fn restart_replaces_the_session() {
 #[test]
 fn forged_restart_ends_nothing() {
     let (net, mut nodes) = pair(SealMode::Encrypt);
-    // True handshakes of other lives of node 1, of which the attacker lets only the beginnings through.
+    // True handshakes of other incarnations of node 1, of which the attacker lets only the beginnings through.
     let tape = {
         let other_net = Net::new(4);
         let mut others = other_net.nodes(2, SealMode::Encrypt);
@@ -348,7 +348,7 @@ fn forged_restart_ends_nothing() {
     assert!(nodes[0].seal_counters().wrong_key > 0);
 }
 
-/// A genuine handshake that a second life of a node began and never confirmed leaves the first life's session as it is.
+/// A genuine handshake that a second incarnation of a node began and never confirmed leaves the first incarnation's session as it is.
 #[test]
 fn unconfirmed_handshake_replaces_nothing() {
     let net = Net::new(2);
@@ -366,10 +366,10 @@ fn unconfirmed_handshake_replaces_nothing() {
     receive(&mut nodes[0]);
     net.wire.borrow_mut().tape.clear();
     for _ in 0..30 {
-        send_to(&mut nodes[0], 1, b"to the first life");
+        send_to(&mut nodes[0], 1, b"to the first incarnation");
         let here = receive(&mut nodes[1]);
-        assert_eq!(here, [(0, b"to the first life".to_vec())]);
-        send_to(&mut nodes[1], 0, b"from the first life");
+        assert_eq!(here, [(0, b"to the first incarnation".to_vec())]);
+        send_to(&mut nodes[1], 0, b"from the first incarnation");
         assert_eq!(receive(&mut nodes[0]).len(), 1);
         net.pass(Duration::from_millis(300));
     }
