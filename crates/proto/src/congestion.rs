@@ -181,7 +181,7 @@ pub(crate) trait Sending {
         false
     }
     /// An ask is to be sent, in a frame of its own.
-    fn is_ask_due(&self) -> bool {
+    fn is_ask_pending(&self) -> bool {
         false
     }
     /// When to call `on_timeout` next.

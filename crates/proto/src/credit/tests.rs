@@ -99,7 +99,7 @@ impl FlowPolicy for Mad {
 
 /// With any number of active senders, those are scheduled whom a comparison of each with all others gives.
 #[test]
-fn schedules_are_as_if_each_looked_at_all() {
+fn schedules_are_as_if_each_compared_all() {
     let mut credit = Credit::new(4096);
     let mut grants: Vec<Grant> = (0..40).map(|_| Grant::new()).collect();
     let mut random = 7_u64;

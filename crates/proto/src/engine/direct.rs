@@ -551,7 +551,7 @@ pub(super) fn recall(
 /// Has the peer told, by an ack of its own, whether direct messages are taken.
 pub(super) fn set_open(peer: &mut Peer, open: bool) {
     peer.direct.set(Talk::OPEN, open);
-    peer.direct.set(Talk::WORD_DUE, true);
+    peer.direct.set(Talk::WORD_PENDING, true);
     peer.receive.ack_now = true;
 }
 

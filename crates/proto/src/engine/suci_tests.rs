@@ -443,7 +443,7 @@ fn windows_are_asked_for() {
 /// An ask about frames that have arrived is answered by an acknowledgement; one about frames that cannot have been sent, or of an earlier round, is
 /// not answered.
 #[test]
-fn asks_are_looked_at() {
+fn asks_are_judged() {
     let mut wire = pair();
     data(&mut wire, 0);
     release_all(&mut wire);

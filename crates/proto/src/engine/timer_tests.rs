@@ -65,7 +65,7 @@ fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
 }
 
 /// Sends a thousand messages to one of `peers` peers, one each 100 µs, and returns how often the hub checked a peer's deadlines.
-fn looks(peers: u16) -> u64 {
+fn checks(peers: u16) -> u64 {
     let mut slot = vec![0; 1500];
     let (mut hub, mut leaf) = star(peers, Duration::from_secs(10), &mut slot);
     let mut now = Instant::from_nanos(0);
@@ -87,15 +87,15 @@ fn looks(peers: u16) -> u64 {
 
 /// Timers of a busy peer cost the same whether it is the only one or there are 10,000 idle ones beside it.
 #[test]
-fn idle_peers_cost_no_look() {
-    let alone = looks(1);
+fn idle_peers_cost_no_checks() {
+    let alone = checks(1);
     assert!((1..=4_000).contains(&alone), "{alone}");
     for peers in [100, 10_000] {
         // Each idle peer was visited once at most, because of a deadline of its hello.
-        let looks = looks(peers);
+        let checks = checks(peers);
         assert!(
-            looks <= alone + 2 * u64::from(peers),
-            "{looks} instead of {alone}"
+            checks <= alone + 2 * u64::from(peers),
+            "{checks} instead of {alone}"
         );
     }
 }
