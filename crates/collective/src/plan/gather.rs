@@ -17,51 +17,36 @@ pub(super) fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
     lens.iter().map(place).collect()
 }
 
-/// The root sends each member its block. Others know their own length only.
-pub(crate) fn scatter(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
+/// Each member sends its block to the root, or, unless it `gathers`, gets it from there. Others than the root know their own length only.
+pub(crate) fn rooted(
+    gathers: bool,
+    (rank, size, root): (usize, usize, usize),
+    lens: &[usize],
+    own: usize,
+) -> Plan {
     let mut plan = Plan::default();
+    let (at_root, elsewhere, all, one) = if gathers {
+        (Action::Store, Action::Send, Buffer::Output, Buffer::Input)
+    } else {
+        (Action::Send, Action::Store, Buffer::Input, Buffer::Output)
+    };
+    let own = Place::whole(one, own);
     if rank != root {
-        plan.add(Action::Store, root, 0, Place::whole(Buffer::Output, own));
+        plan.add(elsewhere, root, 0, own);
         return plan;
     }
     let blocks = blocks(lens);
     for distance in 1..size {
-        let to = (root + distance) % size;
-        plan.add(
-            Action::Send,
-            to,
-            0,
-            Place::of(Buffer::Input, blocks[to].clone()),
-        );
+        let other = (root + distance) % size;
+        let block = Place::of(all, blocks[other].clone());
+        plan.add(at_root, other, 0, block);
     }
-    plan.copy(
-        Place::of(Buffer::Input, blocks[root].clone()),
-        Place::whole(Buffer::Output, own),
-    );
-    plan
-}
-
-/// Each member sends its block to the root.
-pub(crate) fn gather(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
-    let mut plan = Plan::default();
-    if rank != root {
-        plan.add(Action::Send, root, 0, Place::whole(Buffer::Input, own));
-        return plan;
+    let block = Place::of(all, blocks[root].clone());
+    if gathers {
+        plan.copy(own, block);
+    } else {
+        plan.copy(block, own);
     }
-    let blocks = blocks(lens);
-    for distance in 1..size {
-        let from = (root + distance) % size;
-        plan.add(
-            Action::Store,
-            from,
-            0,
-            Place::of(Buffer::Output, blocks[from].clone()),
-        );
-    }
-    plan.copy(
-        Place::whole(Buffer::Input, own),
-        Place::of(Buffer::Output, blocks[root].clone()),
-    );
     plan
 }
 

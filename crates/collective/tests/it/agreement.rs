@@ -287,12 +287,12 @@ fn different_roots_are_found_out() {
                 let groups = [group_of(2 * tag), group_of(2 * tag + 1)];
                 let data = vec![1_u64; LEN];
                 let sum = vec![0_u64; if *rank == root { LEN } else { 0 }];
-                let (copied, op) = (data.clone(), Op::<u64>::sum());
+                let (copied, op) = (data.clone(), (&Op::<u64>::sum()).into());
                 let (c, e) = (&mut *collectives, &mut *endpoint);
                 begun.push((groups[0], c.start_broadcast(e, groups[0], root, copied)));
                 begun.push((
                     groups[1],
-                    c.start_reduce(e, groups[1], root, data, sum, &op),
+                    c.start_reduce_raw(e, groups[1], root, data, sum, &op),
                 ));
             }
             for (group, request) in begun {
