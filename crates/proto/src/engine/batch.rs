@@ -155,26 +155,6 @@ impl Engine {
         })
     }
 
-    /// Plans one frame and copies it into `slot`: for drivers without a link. Returns its length; 0 if there is nothing to send.
-    ///
-    /// # Panics
-    /// If `slot` is too short for it.
-    pub fn write_frame(
-        &mut self,
-        now: Instant,
-        to: Destination,
-        borrowed: &Borrowed<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        self.plan(now, to, borrowed, (1, usize::MAX));
-        let mut frames = self.batch(borrowed);
-        let (head, body) = frames.next().unwrap_or_default();
-        let bytes = head.len() + body.len();
-        slot[..head.len()].copy_from_slice(head);
-        slot[head.len()..bytes].copy_from_slice(body);
-        bytes
-    }
-
     #[inline]
     fn plan_to_peer(
         &mut self,
