@@ -149,11 +149,6 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         self.peers.sessions()
     }
 
-    /// Counters of sealing, and of dropped frames by reason.
-    pub fn seal_counters(&self) -> SealCounters {
-        self.peers.counters()
-    }
-
     /// The wrapped link.
     pub fn inner(&self) -> &L {
         &self.inner
