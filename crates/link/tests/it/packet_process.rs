@@ -14,6 +14,7 @@ const POLLS_MAX: usize = 1000;
 
 /// Not a test by itself: what the other starts.
 #[test]
+#[ignore = "run by another test as a program to be killed"]
 fn hold_a_link() {
     holder::hold(|| Packet::open("n0", PacketConfig::default()).expect("open"));
 }

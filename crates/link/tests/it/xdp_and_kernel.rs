@@ -184,6 +184,7 @@ fn kernel_traffic_passes() {
 
 /// Not a test by itself: what `second_process_is_refused_and_killed` starts.
 #[test]
+#[ignore = "run by another test as a program to be killed"]
 fn hold_a_link() {
     holder::hold(|| Xdp::open("n0", XdpConfig::default()).expect("open"));
 }
