@@ -8,6 +8,7 @@
 
 mod batches;
 mod faults;
+mod rings;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,6 +18,7 @@ use crate::{Frame, Link, LinkAddr, each};
 
 pub use self::batches::{batches_arrive, bodies_find_their_places};
 pub use self::faults::only_faults_happen;
+pub use self::rings::{Neighbours, rings_conform};
 
 /// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(30);
