@@ -220,7 +220,8 @@ impl Core {
                 self.fail(group, next, failure);
             }
         } else if matches!(header.kind, Kind::Eager | Kind::Piece | Kind::Reached) {
-            // An operation that is done here lacks no bytes, and no report. Who waits for these may not be told otherwise: their sender may be done, too.
+            // An operation that is done here lacks no bytes, and no report. A member that waits for these may hear of it from nobody else, as their sender
+            // may be done, too.
             self.fail(group, header.sequence, Failure::Mismatch(from));
         } else if header.kind.asks() && is_present {
             // The operation may have ended between question and answer; then what was asked for comes before the answer.

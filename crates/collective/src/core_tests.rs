@@ -404,8 +404,8 @@ fn bytes_for_what_is_done_are_found_out() {
     }
 }
 
-/// Who closed a group fails it for members that call on it, before or after that, but not for what they sent for operations that are done; who gave it up
-/// tells nobody.
+/// A member that closed a group fails it for members that call on it, before or after that, but not for messages of operations that are done. A member
+/// that abandoned it tells nobody.
 #[test]
 fn a_closed_group_is_told() {
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
@@ -466,8 +466,8 @@ fn a_closed_group_is_told() {
     }
 }
 
-/// Who waits for a member whose operation is over has called something else, if nothing of what was asked for has come; otherwise question and answer
-/// crossed it.
+/// A member that waits for one whose operation is over has called something else, if none of the transfer that it asks about has come. Otherwise question
+/// and answer crossed the transfer.
 #[test]
 fn answers_find_other_calls() {
     const SHORT: usize = 64;

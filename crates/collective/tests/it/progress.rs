@@ -17,7 +17,7 @@ fn small() -> Options {
     }
 }
 
-/// Who has done its part of many operations may compute as long as it likes: the others have all that they wait for.
+/// A member that has done its part of many operations may compute as long as it likes: the others have all that they wait for.
 #[test]
 fn nobody_waits_for_who_is_done() {
     const REDUCTIONS: usize = 40; // more than a loop's first messages

@@ -54,8 +54,8 @@ impl Receiver for Sorted {
     }
 }
 
-/// A link that loses, repeats and reorders does nothing else: what comes was sent, is unchanged, placed or not, and what does not is counted. Not part
-/// of `run_all`: the factory makes links that do that to what they receive, and lose nothing otherwise.
+/// A link that loses, repeats and reorders does nothing else: each frame that comes was sent, and is unchanged, placed or not; each that does not come
+/// is counted. Not part of `run_all`: the factory makes links that do that to the frames that they receive, and lose none otherwise.
 pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     const FRAMES: u32 = 3_000;
     let (mut a, mut b) = pair(make);

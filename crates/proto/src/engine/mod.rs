@@ -466,7 +466,7 @@ impl Engine {
     }
 }
 
-/// The peer of that id, for who needs the rest of the engine beside it.
+/// The peer of that id, for callers that need the rest of the engine beside it.
 #[inline(always)] // as Queue::acknowledge
 fn peer_of(peers: &mut [Option<Box<Peer>>], id: NodeId) -> Option<&mut Peer> {
     peers.get_mut(usize::from(id.0))?.as_deref_mut()

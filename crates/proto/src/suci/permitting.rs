@@ -21,7 +21,7 @@ const CALLS_PER_ASK: usize = 64;
 struct Window {
     /// As far as memory allows.
     frames: u64,
-    /// If memory suffices: what the receive ring takes in one poll, or what the program set.
+    /// If memory suffices: as many as the receive ring takes in one poll, or as the program has set.
     wanted: u64,
 }
 

@@ -271,7 +271,7 @@ fn reflected_and_relabelled_frames() {
         net.clear();
         for taped in &tape {
             for source in 0..4 {
-                // Back to who sent it.
+                // Back to its sender.
                 net.inject(source, taped.from, &taped.bytes);
                 if source != taped.from {
                     // On to the others, as if from someone else.
@@ -432,8 +432,8 @@ fn simultaneous_opening() {
     }
 }
 
-/// A receiver that was told a broadcast key late, or whose news were lost, asks for it; what was broadcast before is not
-/// delivered to who joins later.
+/// A receiver that was told a broadcast key late, or whose news were lost, asks for it. Earlier broadcasts are not delivered
+/// to a node that joins later.
 #[test]
 fn broadcast_keys_heal() {
     let net = Net::new(3);
@@ -469,7 +469,7 @@ fn broadcast_keys_heal() {
     assert_eq!(seal_counters(&nodes[2]).replayed, 10);
 }
 
-/// Nobody who only receives broadcasts without a session opens them.
+/// A node without a session receives broadcasts and cannot open them.
 #[test]
 fn broadcasts_need_a_session() {
     let net = Net::new(2);

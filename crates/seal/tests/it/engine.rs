@@ -57,8 +57,8 @@ fn message(number: u32) -> Vec<u8> {
     message
 }
 
-/// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived: of who leaves before, the last
-/// acknowledgements may be lost, and with them what its peer knows.
+/// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived. The last acknowledgements of
+/// a node that leaves before may be lost, and then its peer does not know that its messages arrived.
 fn exchange(mut node: Endpoint, peer: NodeId, both: &Barrier) {
     for number in 0..MESSAGES {
         node.send(peer, Channel::ordered(0), &message(number))

@@ -23,7 +23,7 @@ const DEATHS_PER_ROUND: usize = 10;
 /// How often a program tries dead peers again.
 const RECONNECT_EVERY: Duration = Duration::from_millis(20);
 
-/// Whoever is asked in vain is asked again after so long.
+/// A peer that did not answer is asked again after so long.
 const HELLO_AT_LATEST: Duration = Duration::from_millis(200);
 
 /// The processes of one run, and which of them live.
@@ -193,7 +193,7 @@ impl Cluster {
             self.net.resume(self.nodes[at]);
             self.net.set_pace(self.nodes[at], Pace::Prompt);
         }
-        // Whoever has not noticed yet that a peer had been gone, or had given up on it, does so now.
+        // Nodes that have not noticed yet that a peer had been gone, or is dead, do so now.
         let end = self.net.now() + config().dead_after + config().keep_alive;
         while self.net.now() < end {
             self.reconnect();
