@@ -168,9 +168,10 @@ impl<P: Process> Net<P> {
             break;
         }
         let host = &mut self.hosts[usize::from(node.0)];
-        let expires = host.process.as_ref().and_then(P::due);
-        let expires = expires.map(|at| at.max(now));
-        if let Some(at) = expires.filter(|at| host.timeout_at.is_none_or(|planned| planned > *at)) {
+        let deadline = host.process.as_ref().and_then(P::deadline);
+        let deadline = deadline.map(|at| at.max(now));
+        if let Some(at) = deadline.filter(|at| host.timeout_at.is_none_or(|planned| planned > *at))
+        {
             host.timeout_at = Some(at);
             self.medium.timeline.plan(at, Happening::Timeout { node });
         }
