@@ -2,7 +2,7 @@
 """Instructions per small reliable message in the engine, by valgrind's callgrind.
 
 Counts the same program at two lengths and divides the difference, so that start-up costs nothing. One message is
-submit, write_frame, handle_frame and delivery, both sides together. Fails if it exceeds the recorded limit.
+submit, plan, batch, handle_frame and delivery, both sides together. Fails if it exceeds the recorded limit.
 
   scripts/instructions.py target/release/examples/small_messages --limit 700
 """

@@ -208,20 +208,7 @@ impl Collectives {
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`reduce`](Self::reduce). The memories contain elements `T`.
-    pub fn start_reduce<T: Element, S: Memory, M: Memory>(
-        &mut self,
-        endpoint: &mut Endpoint,
-        group: Group,
-        root: usize,
-        send: S,
-        receive: M,
-        op: &Op<T>,
-    ) -> Result<Request<M>, CollectiveError> {
-        self.start_reduce_raw(endpoint, group, root, send, receive, &op.into())
-    }
-
-    /// As [`start_reduce`](Self::start_reduce), for elements without a Rust type.
+    /// Non-blocking [`reduce`](Self::reduce), of elements whose type only `op` knows.
     pub fn start_reduce_raw<S: Memory, M: Memory>(
         &mut self,
         endpoint: &mut Endpoint,

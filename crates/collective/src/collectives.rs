@@ -31,10 +31,10 @@ pub const OPERATIONS_MAX: usize = 256;
 pub const GROUPS_MAX: usize = 64 << 10;
 
 /// Longest wait without a check.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval in milliseconds at which a member polls that calls but never has to wait: well below any `dead_after`, and too long to cost anything.
-const TURN_EVERY_MS: u64 = 10;
+const POLL_EVERY_MS: u64 = 10;
 
 /// Interval in milliseconds at which operations ask about transfers that wait: too long to cost anything.
 const ASK_EVERY_MS: u64 = 1000;
@@ -52,9 +52,9 @@ pub struct Collectives {
     owner: u32,
     next_id: u64,
     /// When the endpoint was last polled, by `coarse_ms`.
-    turned_ms: u64,
+    polled_ms: u64,
     /// When operations ask next about transfers that wait.
-    asks_at_ms: u64,
+    ask_at_ms: u64,
 }
 
 impl std::fmt::Debug for Collectives {
@@ -115,8 +115,8 @@ impl Collectives {
             table,
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
-            turned_ms: coarse_ms(),
-            asks_at_ms: 0,
+            polled_ms: coarse_ms(),
+            ask_at_ms: 0,
         }
     }
 
@@ -210,7 +210,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Gives up a group with its operations, at this node only: their results are lost, their requests are no more, and what members still send for
+    /// Abandons a group with its operations, at this node only: their results are lost, their requests are no more, and what members still send for
     /// them is dropped. For members that all learn by other means that the group is over: one that does not waits for this node for ever.
     pub fn abandon_group(&mut self, group: Group) -> Result<(), GroupError> {
         let index = self.index(group).ok_or(GroupError::NoSuchGroup)?;
@@ -301,28 +301,28 @@ impl Collectives {
             current: None,
         };
         let done = endpoint.poll_on(CHANNEL, &mut dispatcher)?;
-        self.turned_ms = coarse_ms();
-        self.ask_if_due(endpoint, None);
-        self.turn(endpoint, None)?;
+        self.polled_ms = coarse_ms();
+        self.ask_if_time(endpoint, None);
+        self.advance(endpoint, None)?;
         Ok(done)
     }
 
     /// Whether the endpoint was not polled for so long that it must be now.
     #[inline]
-    pub(crate) fn is_turn_due(&self) -> bool {
-        coarse_ms().saturating_sub(self.turned_ms) >= TURN_EVERY_MS
+    pub(crate) fn needs_poll(&self) -> bool {
+        coarse_ms().saturating_sub(self.polled_ms) >= POLL_EVERY_MS
     }
 
-    /// Advances all operations, and polls the endpoint if that is due.
-    fn turn_or_progress(&mut self, endpoint: &mut Endpoint) -> Result<(), CollectiveError> {
-        if self.is_turn_due() {
+    /// Advances all operations, and polls the endpoint if it was not polled for long.
+    fn advance_or_poll(&mut self, endpoint: &mut Endpoint) -> Result<(), CollectiveError> {
+        if self.needs_poll() {
             return self.progress(endpoint).map(drop);
         }
-        self.turn(endpoint, None)
+        self.advance(endpoint, None)
     }
 
     /// Does everything that is possible without further messages.
-    fn turn(
+    fn advance(
         &mut self,
         endpoint: &mut Endpoint,
         mut current: Option<&mut Operation<'_>>,
@@ -459,20 +459,20 @@ impl Collectives {
         operation: &mut Operation<'_>,
     ) -> Result<(), CollectiveError> {
         loop {
-            self.turn(endpoint, Some(&mut *operation))?;
+            self.advance(endpoint, Some(&mut *operation))?;
             // Messages about a failure must leave, too: other members wait for them.
             if self.core.ledger.outbox.is_empty() {
                 if let Some(failure) = operation.failure {
                     return Err(failure.into());
                 }
                 if operation.is_done() {
-                    if self.is_turn_due() {
+                    if self.needs_poll() {
                         self.progress(endpoint)?;
                     }
                     return Ok(());
                 }
             }
-            self.await_something(endpoint, Some(&mut *operation), LOOK_EVERY)?;
+            self.await_something(endpoint, Some(&mut *operation), CHECK_EVERY)?;
         }
     }
 
@@ -498,7 +498,7 @@ impl Collectives {
         };
         self.under_way.push(operation);
         self.requests.push(Arc::downgrade(&alive));
-        self.turn_or_progress(endpoint)?;
+        self.advance_or_poll(endpoint)?;
         Ok(request)
     }
 
@@ -537,7 +537,7 @@ impl Collectives {
         timeout: Duration,
     ) -> Result<bool, CollectiveError> {
         self.find(request)?;
-        self.turn_or_progress(endpoint)?;
+        self.advance_or_poll(endpoint)?;
         let mut since = None;
         while !self.is_over(self.find(request)?) {
             let waited = since.get_or_insert_with(Instant::now).elapsed();
@@ -545,8 +545,8 @@ impl Collectives {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.await_something(endpoint, None, left.min(LOOK_EVERY))?;
-            self.turn(endpoint, None)?;
+            self.await_something(endpoint, None, left.min(CHECK_EVERY))?;
+            self.advance(endpoint, None)?;
         }
         Ok(true)
     }
@@ -558,11 +558,11 @@ impl Collectives {
         request: Request<M>,
     ) -> Result<M, CollectiveError> {
         self.find(&request)?;
-        self.turn_or_progress(endpoint)?;
+        self.advance_or_poll(endpoint)?;
         let mut index = self.find(&request)?; // that may move operations
         while !self.is_over(index) {
-            self.await_something(endpoint, None, LOOK_EVERY)?;
-            self.turn(endpoint, None)?;
+            self.await_something(endpoint, None, CHECK_EVERY)?;
+            self.advance(endpoint, None)?;
             index = self.find(&request)?;
         }
         self.requests.swap_remove(index);
@@ -608,17 +608,17 @@ impl Collectives {
             current: current.as_deref_mut(),
         };
         endpoint.poll_on_wait(CHANNEL, &mut dispatcher, wait)?;
-        self.turned_ms = coarse_ms();
-        self.ask_if_due(endpoint, current);
+        self.polled_ms = coarse_ms();
+        self.ask_if_time(endpoint, current);
         Ok(())
     }
 
-    /// Has all operations ask about transfers that wait, if that is due. Questions leave in the next `turn`.
-    fn ask_if_due(&mut self, endpoint: &Endpoint, current: Option<&mut Operation<'_>>) {
-        if self.turned_ms < self.asks_at_ms {
+    /// Has all operations ask about transfers that wait, at most once in `ASK_EVERY_MS`. Questions leave by the next `advance`.
+    fn ask_if_time(&mut self, endpoint: &Endpoint, current: Option<&mut Operation<'_>>) {
+        if self.polled_ms < self.ask_at_ms {
             return;
         }
-        self.asks_at_ms = self.turned_ms + ASK_EVERY_MS;
+        self.ask_at_ms = self.polled_ms + ASK_EVERY_MS;
         let is_never_met = |node| endpoint.other_congestion(node).is_some();
         for operation in &mut self.under_way {
             self.core.ask(operation, is_never_met);

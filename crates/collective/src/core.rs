@@ -203,7 +203,7 @@ impl Core {
             return;
         }
         if state.rank_of_session(from, session).is_none() {
-            // A member that was restarted and calls on a group of its last life.
+            // A member that was restarted and calls on a group of its last incarnation.
             if is_present {
                 let failure = Failure::Dead(from);
                 self.ledger
@@ -220,7 +220,8 @@ impl Core {
                 self.fail(group, next, failure);
             }
         } else if matches!(header.kind, Kind::Eager | Kind::Piece | Kind::Reached) {
-            // An operation that is done here lacks no bytes, and no report. Who waits for these may not be told otherwise: their sender may be done, too.
+            // An operation that is done here lacks no bytes, and no report. A member that waits for these may hear of it from nobody else, as their sender
+            // may be done, too.
             self.fail(group, header.sequence, Failure::Mismatch(from));
         } else if header.kind.asks() && is_present {
             // The operation may have ended between question and answer; then what was asked for comes before the answer.

@@ -198,13 +198,17 @@ fn a_next_session_owes_nothing_for_the_last() {
     assert_eq!(account(&core), fresh, "replayed, and refused");
     core.purge(key, 3);
     let paid = (cost(BYTES), 0);
-    assert_eq!(account(&core), paid, "what its present life sent is paid");
+    assert_eq!(
+        account(&core),
+        paid,
+        "what its present incarnation sent is paid"
+    );
 
     core.keep((peer, 1), header(5), &payload);
     core.reap(peer, 2);
-    assert!(!core.early.is_empty(), "of the last life");
+    assert!(!core.early.is_empty(), "of the last incarnation");
     core.reap(peer, 3);
-    assert!(core.early.is_empty(), "of the life before");
+    assert!(core.early.is_empty(), "of the incarnation before");
 }
 
 /// A message counts for the session in which it was sent, even if it arrives before that session is known, or after its end: no other session gets
@@ -261,7 +265,7 @@ fn messages_count_for_their_own_session() {
         "it is of another group's operation"
     );
     assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
-    // It calls on a group of its last life, and is told so.
+    // It calls on a group of its last incarnation, and is told so.
     let told = core.ledger.outbox.pop_front();
     let told = told.map(|control| (control.to, control.header.kind, control.header.tag));
     assert_eq!(told, Some((peer, Kind::Abort, 1)));
@@ -400,8 +404,8 @@ fn bytes_for_what_is_done_are_found_out() {
     }
 }
 
-/// Who closed a group fails it for members that call on it, before or after that, but not for what they sent for operations that are done; who gave it up
-/// tells nobody.
+/// A member that closed a group fails it for members that call on it, before or after that, but not for messages of operations that are done. A member
+/// that abandoned it tells nobody.
 #[test]
 fn a_closed_group_is_told() {
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
@@ -462,8 +466,8 @@ fn a_closed_group_is_told() {
     }
 }
 
-/// Who waits for a member whose operation is over has called something else, if nothing of what was asked for has come; otherwise question and answer
-/// crossed it.
+/// A member that waits for one whose operation is over has called something else, if none of the transfer that it asks about has come. Otherwise question
+/// and answer crossed the transfer.
 #[test]
 fn answers_find_other_calls() {
     const SHORT: usize = 64;

@@ -44,7 +44,7 @@ pub(crate) struct GroupState {
     /// Ranks of members that have died since.
     pub(crate) dead: Vec<usize>,
     pub(crate) closed: bool,
-    /// It was given up with its operations: members that still call on it are told nothing.
+    /// It was abandoned with its operations: members that still call on it are told nothing.
     pub(crate) abandoned: bool,
 }
 

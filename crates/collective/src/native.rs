@@ -101,15 +101,15 @@ struct Receiver {
 impl Native {
     pub(crate) fn new(group: &Members, root: usize, len: usize) -> Self {
         let (rank, size) = (group.rank, group.size());
-        let turned = (rank + size - root) % size;
-        let absolute = |turned: usize| (turned + root) % size;
-        let first = FAN_IN * turned + 1;
+        let relative = (rank + size - root) % size;
+        let absolute = |relative: usize| (relative + root) % size;
+        let first = FAN_IN * relative + 1;
         Self {
             root,
             len,
-            parent: (turned > 0).then(|| absolute((turned - 1) / FAN_IN)),
+            parent: (relative > 0).then(|| absolute((relative - 1) / FAN_IN)),
             children: (first..(first + FAN_IN).min(size))
-                .map(|turned| (absolute(turned), None))
+                .map(|relative| (absolute(relative), None))
                 .collect(),
             asked: false,
             part: if rank == root {

@@ -4,7 +4,7 @@
 //! sent at once, on credit; a longer one after its receiver has opened it, and is then written in place as it arrives. The two halves of a transfer
 //! are in `send` and `receive`. Each message says what its sender called (`Called`). A side that hears nothing for long asks the other (`ask`), which
 //! compares lengths: if the sender takes the transfer to be long and the receiver to be short, neither begins. A member whose operation is over answers
-//! that (`over`): who still waits for it then has called something else.
+//! that (`over`): a member that still waits for it has then called something else.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps that it waits for are done; a failed
 //! operation accesses nothing any more.

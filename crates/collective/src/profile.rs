@@ -8,7 +8,7 @@ use tsumuji_node::{Profile, Tuning};
 
 use crate::table::{Rule, Table};
 
-/// Head of a file, for who finds it.
+/// Head of a file, for people who find it.
 const HEAD: &str =
     "# Written by `tsumuji tune`. Endpoints and collective operations read it; docs/tuning.md\n\n";
 

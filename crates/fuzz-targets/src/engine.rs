@@ -66,12 +66,13 @@ fn take(now: Instant, victim: &mut Engine, frame: &[u8], inbox: &mut Inbox) {
 
 /// What `from` has to write, handed to `each`.
 fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
-    let mut slot = [0; FRAME_BYTES];
     let mut frames = 0;
     while let Some(to) = from.next_destination(now) {
-        let bytes = from.write_frame(now, to, &Borrowed::NONE, &mut slot);
-        assert!(bytes > 0, "nothing written to {to:?}");
-        each(&slot[..bytes]);
+        from.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
+        let (head, body) = from.batch(&Borrowed::NONE).next().expect("a frame");
+        let frame = [head, body].concat();
+        assert!((1..=FRAME_BYTES).contains(&frame.len()), "to {to:?}");
+        each(&frame);
         frames += 1;
         assert!(frames <= FRAMES_PER_STEP, "writes without end");
     }

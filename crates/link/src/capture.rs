@@ -49,11 +49,6 @@ impl<L: Link> Capture<L> {
         Self { inner, recorder }
     }
 
-    /// The wrapped link.
-    pub fn inner(&self) -> &L {
-        &self.inner
-    }
-
     /// Ends the recording and tells whether all was written. (Dropping does the same, silently.)
     pub fn finish(mut self) -> io::Result<()> {
         self.recorder.write_out();

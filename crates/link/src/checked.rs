@@ -180,11 +180,6 @@ impl<L: Link> Checked<L> {
             heads: Vec::new(),
         }
     }
-
-    /// The wrapped link.
-    pub fn inner(&self) -> &L {
-        &self.inner
-    }
 }
 
 /// Receives from the wrapped link, and passes on sound frames.

@@ -8,6 +8,7 @@
 
 mod batches;
 mod faults;
+mod rings;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,13 +18,14 @@ use crate::{Frame, Link, LinkAddr, each};
 
 pub use self::batches::{batches_arrive, bodies_find_their_places};
 pub use self::faults::only_faults_happen;
+pub use self::rings::{Neighbours, rings_conform};
 
 /// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A sleep that lasts this long was not ended by the frame that came meanwhile.
 const LOST_WAKE: Duration = Duration::from_secs(15);
 /// Time-out of one wait in `collect`.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// After this long without a frame nothing more is expected to come.
 const QUIET: Duration = Duration::from_millis(40);
 /// Sleeps and wake-ups of the wake checks.
@@ -82,8 +84,8 @@ pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         }
         a.flush().expect("flush");
         // Frames that do not come after a while were lost, as links may lose some also without damage.
-        let (mut looked, mut seen) = (Instant::now(), 0);
-        while seen < u64::from(sent) && looked.elapsed() < QUIET {
+        let (mut changed_at, mut seen) = (Instant::now(), 0);
+        while seen < u64::from(sent) && changed_at.elapsed() < QUIET {
             let frames = b
                 .receive(
                     64,
@@ -95,7 +97,7 @@ pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
             let (damaged, unchecked) = refused(&b);
             let now = arrived.len() as u64 + damaged + unchecked;
             if now > seen {
-                (seen, looked) = (now, Instant::now());
+                (seen, changed_at) = (now, Instant::now());
             } else if frames == 0 {
                 std::thread::yield_now();
             }
@@ -188,7 +190,7 @@ fn collect_until<L: Link>(
         assert!(frames < 64 + piece, "more frames than asked for");
         if frames == 0 {
             assert!(begun.elapsed() < PATIENCE, "frames are missing");
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
 }
@@ -223,7 +225,7 @@ fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
         if more > 0 {
             last = Instant::now();
         } else {
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
     frames

@@ -6,7 +6,7 @@
 //! queue.
 //!
 //! `wait` and `fd` respect the moment at which a waiting frame is due: `fd` is an epoll descriptor over the wrapped link's and a
-//! timer. Every frame taken away is counted in `impaired_frames`; repeated, delayed and corrupted ones in `Impair::tally`.
+//! timer. Every frame taken away is counted in `impaired_frames`.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -151,17 +151,17 @@ impl Clock for SystemClock {
 
 /// Impairments so far, in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ImpairTally {
+struct Tally {
     /// Lost by chance.
-    pub lost: u64,
+    lost: u64,
     /// Lost because the queue was full.
-    pub overflowed: u64,
+    overflowed: u64,
     /// Repeated.
-    pub duplicated: u64,
+    duplicated: u64,
     /// Held back for others to overtake.
-    pub reordered: u64,
+    reordered: u64,
     /// With one bit flipped.
-    pub corrupted: u64,
+    corrupted: u64,
 }
 
 /// splitmix64: small, seedable, good enough for these choices.
@@ -242,7 +242,7 @@ struct Mangler {
     arrived: u64,
     /// When the rate limiter is free again.
     free_at: Duration,
-    tally: ImpairTally,
+    tally: Tally,
     delivered_frames: u64,
     delivered_bytes: u64,
     /// Buffer in which frames are corrupted.
@@ -411,7 +411,7 @@ impl<L: Link, C: Clock> Impair<L, C> {
                 spare: Vec::new(),
                 arrived: 0,
                 free_at: Duration::ZERO,
-                tally: ImpairTally::default(),
+                tally: Tally::default(),
                 delivered_frames: 0,
                 delivered_bytes: 0,
                 scratch: Vec::with_capacity(inner.caps().frame_bytes),
@@ -421,16 +421,6 @@ impl<L: Link, C: Clock> Impair<L, C> {
             holds,
             watch,
         })
-    }
-
-    /// Impairments so far.
-    pub fn tally(&self) -> ImpairTally {
-        self.mangler.tally
-    }
-
-    /// The wrapped link.
-    pub fn inner(&self) -> &L {
-        &self.inner
     }
 
     /// How long until a waiting frame is due.

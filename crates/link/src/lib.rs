@@ -77,7 +77,7 @@ pub struct LinkCaps {
     pub lossless: bool,
     /// Frames may be damaged on the way without a reliable check of the medium: `checked` adds a checksum.
     pub damages: bool,
-    /// Each look for received frames is a system call.
+    /// Each poll for received frames is a system call.
     pub polls_by_call: bool,
 }
 
@@ -417,7 +417,7 @@ pub trait Link {
     /// sent.
     fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
 
-    /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to look for frames, or notice that what they need
+    /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to poll for frames, or notice that what they need
     /// is gone. Without a default, so that no wrapper forgets to pass it on.
     fn note_time(&mut self, now_ns: u64);
 
@@ -478,13 +478,13 @@ impl Probe {
         to: LinkAddr,
         medium: &str,
     ) -> Result<(), String> {
-        const LOOKS: usize = 100;
-        const LOOK: Duration = Duration::from_millis(20);
+        const POLLS_MAX: usize = 100;
+        const POLL_EVERY: Duration = Duration::from_millis(20);
         let text = |error: LinkError| error.to_string();
         from.send_one(to, Frame::whole(&[1])).map_err(text)?;
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS_MAX {
             from.flush().map_err(text)?;
-            into.wait(LOOK).map_err(text)?;
+            into.wait(POLL_EVERY).map_err(text)?;
             if into.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
                 return Ok(());
             }

@@ -3,8 +3,8 @@
 //! The address decides: `LinkAddr::Local` is shared memory, everything else the network. A broadcast leaves on both. The two have frames of different
 //! sizes, so `Link::caps_to` tells the properties of the way to one address.
 //!
-//! A look into shared memory costs some nanoseconds; where a look into the network is a system call (`LinkCaps::polls_by_call`), it would be most of
-//! a wait for a process of this host. So a network that was silent for a while is looked at less often: see `NetworkTurn`.
+//! Polling shared memory costs some nanoseconds. Where polling the network is a system call (`LinkCaps::polls_by_call`), it would be most of a wait
+//! for a process of this host. So a network that was silent for a while is polled less often: see `NetworkPolls`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -17,39 +17,38 @@ use crate::{
     SealCounters,
 };
 
-/// So many looks at the network in vain are made at each call, so that an answer from there is seen at once.
-const KEEN_LOOKS: u32 = 64;
-/// Then it is looked at once in this time: longer pauses delay what comes, shorter ones a process that waits for shared memory.
-const LOOK_EVERY_NS: u64 = 4_000;
+/// Until so many polls in a row found nothing, each call polls the network, so that an answer from there is seen at once.
+const EAGER_POLLS: u32 = 64;
+/// Then it is polled once in this time: longer pauses delay what comes, shorter ones a process that waits for shared memory.
+const POLL_EVERY_NS: u64 = 4_000;
 /// Longest sleep where one of the links has no descriptor: nothing wakes the sleeper for frames in shared memory.
 const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
-/// Decides when the network is looked at.
+/// Decides when the network is polled.
 #[derive(Debug, Default)]
-struct NetworkTurn {
-    /// A look is a system call.
-    is_dear: bool,
-    looks_in_vain: u32,
+struct NetworkPolls {
+    is_system_call: bool,
+    empty_polls: u32,
     now_ns: u64,
-    looked_ns: u64,
+    polled_ns: u64,
 }
 
-impl NetworkTurn {
+impl NetworkPolls {
     #[inline]
-    fn is_due(&self) -> bool {
-        !self.is_dear
-            || self.looks_in_vain < KEEN_LOOKS
-            || self.now_ns.wrapping_sub(self.looked_ns) >= LOOK_EVERY_NS
+    fn is_wanted(&self) -> bool {
+        !self.is_system_call
+            || self.empty_polls < EAGER_POLLS
+            || self.now_ns.wrapping_sub(self.polled_ns) >= POLL_EVERY_NS
     }
 
     #[inline]
-    fn looked(&mut self, frames: usize) {
-        self.looks_in_vain = if frames > 0 {
+    fn note_poll(&mut self, frames: usize) {
+        self.empty_polls = if frames > 0 {
             0
         } else {
-            self.looks_in_vain.saturating_add(1)
+            self.empty_polls.saturating_add(1)
         };
-        self.looked_ns = self.now_ns;
+        self.polled_ns = self.now_ns;
     }
 }
 
@@ -58,7 +57,7 @@ impl NetworkTurn {
 pub struct Paired<N: Link> {
     shm: Shm,
     network: Checked<N>,
-    turn: NetworkTurn,
+    polls: NetworkPolls,
     /// An epoll descriptor over those of both links; `None`: one of them has none.
     both: Option<OwnedFd>,
     addr: LinkAddr,
@@ -73,9 +72,9 @@ impl<N: Link> Paired<N> {
         let both = both.transpose()?;
         Ok(Self {
             addr: network.local_addr(),
-            turn: NetworkTurn {
-                is_dear: network.caps().polls_by_call,
-                ..NetworkTurn::default()
+            polls: NetworkPolls {
+                is_system_call: network.caps().polls_by_call,
+                ..NetworkPolls::default()
             },
             shm,
             network,
@@ -167,13 +166,13 @@ impl<N: Link> Link for Paired<N> {
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let near = self.shm.receive(max, receiver)?;
-        if !self.turn.is_due() {
+        if !self.polls.is_wanted() {
             return Ok(near);
         }
         // At least a few, so that a busy host does not keep the network waiting.
         let rest = max.saturating_sub(near).max(max.min(4));
         let far = self.network.receive(rest, receiver)?;
-        self.turn.looked(far);
+        self.polls.note_poll(far);
         Ok(near + far)
     }
 
@@ -202,7 +201,7 @@ impl<N: Link> Link for Paired<N> {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.turn.looks_in_vain = 0; // what ends the sleep may be of the network
+        self.polls.empty_polls = 0; // what ends the sleep may be of the network
         let near = self.shm.arm_fd()?;
         Ok(self.network.arm_fd()? && near)
     }
@@ -220,7 +219,7 @@ impl<N: Link> Link for Paired<N> {
 
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
-        self.turn.now_ns = now_ns;
+        self.polls.now_ns = now_ns;
         self.network.note_time(now_ns);
     }
 
@@ -251,28 +250,28 @@ impl<N: Link> Link for Paired<N> {
 mod tests {
     use super::*;
 
-    /// A dear network is looked at at each call while it brings frames and a little longer, then by the clock; a cheap one always.
+    /// A network polled by system calls is polled at each call while it brings frames and a little longer, then by the clock; any other always.
     #[test]
-    fn silent_networks_are_looked_at_by_the_clock() {
-        let mut turn = NetworkTurn {
-            is_dear: true,
-            ..NetworkTurn::default()
+    fn silent_networks_are_polled_by_the_clock() {
+        let mut polls = NetworkPolls {
+            is_system_call: true,
+            ..NetworkPolls::default()
         };
-        for _ in 0..KEEN_LOOKS {
-            assert!(turn.is_due());
-            turn.looked(0);
+        for _ in 0..EAGER_POLLS {
+            assert!(polls.is_wanted());
+            polls.note_poll(0);
         }
-        assert!(!turn.is_due());
-        turn.now_ns = LOOK_EVERY_NS;
-        assert!(turn.is_due());
-        turn.looked(0);
-        assert!(!turn.is_due());
-        turn.now_ns += LOOK_EVERY_NS;
-        turn.looked(1);
-        assert!(turn.is_due(), "it brought something");
-        turn = NetworkTurn::default();
-        turn.looks_in_vain = u32::MAX;
-        turn.looked(0);
-        assert!(turn.is_due());
+        assert!(!polls.is_wanted());
+        polls.now_ns = POLL_EVERY_NS;
+        assert!(polls.is_wanted());
+        polls.note_poll(0);
+        assert!(!polls.is_wanted());
+        polls.now_ns += POLL_EVERY_NS;
+        polls.note_poll(1);
+        assert!(polls.is_wanted(), "it brought something");
+        polls = NetworkPolls::default();
+        polls.empty_polls = u32::MAX;
+        polls.note_poll(0);
+        assert!(polls.is_wanted());
     }
 }

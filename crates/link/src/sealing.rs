@@ -113,11 +113,6 @@ impl SealCounters {
         ]
     }
 
-    /// All of them.
-    pub fn received_drops(&self) -> u64 {
-        self.drops_by_reason().iter().map(|(_, count)| count).sum()
-    }
-
     /// Frames that were to be sent and were not, by reason.
     pub fn unsent_by_reason(&self) -> [(&'static str, u64); 3] {
         [

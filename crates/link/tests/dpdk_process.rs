@@ -12,21 +12,20 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 /// Nothing here takes this long on a machine that is alive.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 10_000;
 /// Each a moment of its own.
 const KILLS_IN_A_STREAM: u32 = 4;
 /// Frames in flight at most.
 const WINDOW: u32 = 200;
-/// Tells this program, started again, to answer frames on that device.
+/// Names the device on which `answer_frames` answers.
 const ANSWER_ENV: &str = "TSUMUJI_DPDK_TEST_ANSWER";
 
-/// Not a test by itself: what the other starts, and kills.
+/// Not a test of its own: what the others start, and kill.
 #[test]
+#[ignore = "run by other tests as a program to be killed"]
 fn answer_frames() {
-    let Ok(spec) = std::env::var(ANSWER_ENV) else {
-        return;
-    };
+    let spec = std::env::var(ANSWER_ENV).expect("the device");
     let spec: DpdkSpec = spec.parse().expect("a name");
     let mut link = open(&spec);
     println!("open");
@@ -43,14 +42,14 @@ fn answer_frames() {
         answers.retain(|(to, frame)| !link.send_one(*to, Frame::whole(frame)).expect("send_with"));
         link.flush().expect("flush");
         if got == 0 {
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
 }
 
 fn start_answerer(spec: &str) -> Child {
     Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "answer_frames", "--nocapture"])
+        .args(["--exact", "--ignored", "answer_frames", "--nocapture"])
         .env(ANSWER_ENV, spec)
         .stdout(Stdio::piped())
         .spawn()
@@ -101,7 +100,7 @@ fn exchange(link: &mut Dpdk, frames: u32) {
             .expect("receive");
         if got == 0 {
             assert!(begun.elapsed() < PATIENCE, "{back} of {sent} came back");
-            link.wait(LOOK).expect("wait");
+            link.wait(POLL_EVERY).expect("wait");
         }
     }
 }
@@ -231,7 +230,7 @@ fn peer_killed_in_a_stream_is_survived() {
             let begun = Instant::now();
             while link.counters().sent_frames == 0 {
                 assert!(begun.elapsed() < PATIENCE, "no frame leaves");
-                link.wait(LOOK).expect("wait");
+                link.wait(POLL_EVERY).expect("wait");
                 stream(&mut link, 1);
             }
             stream(&mut link, 200 + round);

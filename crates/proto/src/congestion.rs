@@ -20,7 +20,7 @@ use core::fmt;
 use core::str::FromStr;
 use tsumuji_wire::{Ack, flags};
 
-/// Which of the two: what hello states.
+/// Which of the two; hello states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CongestionKind {
     /// The receiver grants credit.
@@ -181,7 +181,7 @@ pub(crate) trait Sending {
         false
     }
     /// An ask is to be sent, in a frame of its own.
-    fn is_ask_due(&self) -> bool {
+    fn is_ask_pending(&self) -> bool {
         false
     }
     /// When to call `on_timeout` next.

@@ -27,7 +27,7 @@ use tsumuji_wire::NodeId;
 /// How many senders are granted scheduled credit at once. More of them keep the receive side busy when one stalls; fewer let short messages finish
 /// sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
-/// Most frames that an idle peer may send without further permission, at first: what a program's loop sends between two steps of its work. With many
+/// Most frames that an idle peer may send without further permission, at first: as many as a program's loop sends between two steps of its work. With many
 /// peers, R-21 and R-27 leave each less.
 const UNSCHEDULED_FRAMES: u64 = 256;
 /// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
@@ -51,7 +51,7 @@ pub(crate) struct Grant {
     overtaken_frames: u64,
     /// Frames of the peer that were used, not refused by memory. A peer that becomes active starts at least at the minimum of the active ones.
     served: u64,
-    /// The most credit that the next session may begin with: what hello and welcome have stated to the peer, or would; 0 before the first. Outlives
+    /// The most credit that the next session may begin with: hello and welcome have stated it to the peer, or would. 0 before the first. It outlives
     /// sessions.
     promised: u64,
     /// The peer's last frame said that it has more to send.

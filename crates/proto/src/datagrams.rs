@@ -1,6 +1,6 @@
 //! Queue of datagrams of one frame that found no slot in the link: at most 64, the newest of each key, each until its deadline.
 //!
-//! Invariant: `due` is true if the front of `queue` was returned by `next`, and may be tried now.
+//! Invariant: `is_offered` is true if the front of `queue` was returned by `next`, and may be tried now.
 
 use alloc::collections::VecDeque;
 use alloc::vec::{Drain, Vec};
@@ -40,7 +40,7 @@ pub(crate) enum Dropped {
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     queue: VecDeque<Waiting>,
-    due: bool,
+    is_offered: bool,
     /// How many consecutive datagrams found no slot.
     refused: usize,
     /// None is tried before this time.
@@ -69,7 +69,7 @@ impl Datagrams {
         if let Some(index) = self.queue.iter().position(same)
             && let Some(old) = self.queue.remove(index)
         {
-            self.due = false;
+            self.is_offered = false;
             self.drop_one(Dropped::Superseded(to), old.payload, pool);
         }
     }
@@ -81,7 +81,7 @@ impl Datagrams {
 
     /// Destination of the next datagram, if it may be tried now. Drops late ones.
     pub(crate) fn next(&mut self, now: Instant, pool: &mut Pool) -> Option<Destination> {
-        self.due = false;
+        self.is_offered = false;
         if !self.queue.is_empty() && self.refused >= self.queue.len() {
             self.pause = (self.pause + self.pause).clamp(RETRY, RETRY_MOST);
             (self.refused, self.retry_at) = (0, Some(now + self.pause));
@@ -96,7 +96,7 @@ impl Datagrams {
             }
         }
         let next = self.queue.front()?;
-        self.due = true;
+        self.is_offered = true;
         Some(next.to)
     }
 
@@ -117,13 +117,13 @@ impl Datagrams {
 
     /// `next` has returned a datagram that was neither popped nor deferred.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.due
+    pub(crate) fn is_offered(&self) -> bool {
+        self.is_offered
     }
 
     /// Removes the datagram that `next` returned.
     pub(crate) fn pop(&mut self) -> Option<Waiting> {
-        if !core::mem::take(&mut self.due) {
+        if !core::mem::take(&mut self.is_offered) {
             return None;
         }
         (self.refused, self.pause) = (0, Duration::ZERO);
@@ -132,12 +132,12 @@ impl Datagrams {
 
     /// The datagram that `next` returned found no slot: others go first. `false`: it had returned none.
     pub(crate) fn defer(&mut self) -> bool {
-        let was_due = core::mem::take(&mut self.due);
-        if was_due {
+        let was_offered = core::mem::take(&mut self.is_offered);
+        if was_offered {
             self.refused += 1;
             self.queue.rotate_left(1);
         }
-        was_due
+        was_offered
     }
 
     /// When waiting datagrams are tried again; `None` if none wait, or they may be tried now.
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(all.next(at(10), &mut pool), Some(B));
         assert!(all.defer());
         assert_eq!((all.next(at(10), &mut pool), all.has_some()), (None, false));
-        assert!(all.pop().is_none(), "none is due");
+        assert!(all.pop().is_none(), "none is offered");
         assert_eq!(all.retry_at(), Some(at(260)));
         assert_eq!(all.next(at(259), &mut pool), None);
         for next in [A, B] {

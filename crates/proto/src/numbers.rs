@@ -63,7 +63,7 @@ impl Arrivals {
     }
 
     #[inline]
-    pub(crate) fn look(&self, number: u64) -> Arrival {
+    pub(crate) fn classify(&self, number: u64) -> Arrival {
         if number < self.base || (number < self.next && self.bit(number)) {
             Arrival::Duplicate
         } else if number >= self.base + NUMBER_WINDOW {
@@ -190,7 +190,7 @@ mod tests {
                     } else {
                         Arrival::New
                     };
-                    prop_assert_eq!(arrivals.look(number), expected);
+                    prop_assert_eq!(arrivals.classify(number), expected);
                     if expected == Arrival::New {
                         arrivals.mark(number);
                         set.insert(number);

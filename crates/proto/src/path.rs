@@ -60,7 +60,7 @@ pub(crate) struct Path {
     /// Numbers that were skipped since then, less those that arrived late.
     lost_frames: i64,
     /// The next measurement is made after this many frames.
-    look_after_frames: u64,
+    measure_after_frames: u64,
     /// Time of the last measurement, moved forward by idle time since then.
     since: Instant,
     /// Since when no peer has anything to send.
@@ -83,7 +83,7 @@ impl Path {
             is_new: false,
             seen_frames: 0,
             lost_frames: 0,
-            look_after_frames: receive_frames.max(MEASURED_FRAMES_MIN),
+            measure_after_frames: receive_frames.max(MEASURED_FRAMES_MIN),
             since: Instant::default(),
             idle_since: Some(Instant::default()),
             settling: false,
@@ -97,7 +97,7 @@ impl Path {
         self.path_frames = POOL_FRAMES_FIRST;
         self.is_new = true;
         self.resize(POOL_FRAMES_FIRST);
-        self.look_after_frames = self.pool_frames.max(MEASURED_FRAMES_MIN);
+        self.measure_after_frames = self.pool_frames.max(MEASURED_FRAMES_MIN);
     }
 
     /// Sets what the receive side holds, or the program's window. What was measured of the path stays known.
@@ -152,11 +152,11 @@ impl Path {
     #[inline]
     pub(crate) fn on_frame(&mut self, now: Instant) -> bool {
         self.seen_frames += 1;
-        self.seen_frames >= self.look_after_frames && self.look(now)
+        self.seen_frames >= self.measure_after_frames && self.measure(now)
     }
 
     #[cold]
-    fn look(&mut self, now: Instant) -> bool {
+    fn measure(&mut self, now: Instant) -> bool {
         let before = self.pool_frames;
         self.is_new = false;
         if self.settling {
@@ -170,7 +170,7 @@ impl Path {
         self.since = now;
         self.seen_frames = 0;
         self.lost_frames = 0;
-        self.look_after_frames = if self.settling {
+        self.measure_after_frames = if self.settling {
             before / 2
         } else {
             self.pool_frames.max(MEASURED_FRAMES_MIN)

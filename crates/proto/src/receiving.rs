@@ -59,7 +59,7 @@ impl Members<'_> {
     /// Queues the peer if a pending acknowledgement or grant is to be sent to it.
     pub(crate) fn tell(&mut self, id: u16) {
         if let Some(peer) = self.peers[usize::from(id)].as_deref_mut()
-            && (peer.receive.ack_now || peer.receive.grant_due)
+            && (peer.receive.ack_now || peer.receive.grant_pending)
             && !peer.queued
         {
             peer.queued = true;
@@ -67,13 +67,13 @@ impl Members<'_> {
         }
     }
 
-    /// Calls `look` for each peer that is up, and queues it if it is to be told something.
-    pub(crate) fn each_up(&mut self, mut look: impl FnMut(&mut Peer)) {
+    /// Calls `visit` for each peer that is up, and queues it if it is to be told something.
+    pub(crate) fn each_up(&mut self, mut visit: impl FnMut(&mut Peer)) {
         for id in 0..self.peers.len() {
             if let Some(peer) = self.peers[id].as_deref_mut()
                 && peer.is_up()
             {
-                look(peer);
+                visit(peer);
                 self.tell(id as u16);
             }
         }

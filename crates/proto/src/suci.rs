@@ -31,7 +31,7 @@ pub(crate) struct Inbound {
     /// The window stated last: numbers below this may be sent.
     told: u64,
     /// The next acknowledgement is to report the expected number as missing.
-    nack_due: bool,
+    nack_pending: bool,
     /// The expected number was reported missing: until it arrives or is granted, other frames are dropped silently.
     nacked: bool,
     /// Memory refused the expected number.
@@ -79,7 +79,7 @@ impl Inbound {
     fn new(ring_frames: u64) -> Self {
         Self {
             told: FIRST_NUMBER,
-            nack_due: false,
+            nack_pending: false,
             nacked: false,
             refused: false,
             short: false,
@@ -102,7 +102,7 @@ impl Inbound {
     fn miss(&mut self, refused: bool) -> bool {
         let news = !self.nacked;
         (self.nacked, self.refused) = (true, refused);
-        self.nack_due |= news;
+        self.nack_pending |= news;
         news
     }
 
@@ -166,7 +166,7 @@ impl Suci {
             inbound.burst = (inbound.burst + 1).min(self.ring_frames);
             inbound.moved_at = self.now;
         }
-        (inbound.nacked, inbound.nack_due, inbound.refused) = (false, false, false);
+        (inbound.nacked, inbound.nack_pending, inbound.refused) = (false, false, false);
     }
 
     /// Takes a peer's ask for permission to send again. `None`: it concerns more frames than can have been sent.
@@ -284,12 +284,12 @@ impl Suci {
     }
 
     /// Nothing can be permitted, and unused grants were not voided for a while.
-    fn is_sweep_due(&mut self) -> bool {
-        let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFETIME;
-        if due {
+    fn begins_sweep(&mut self) -> bool {
+        let begins = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFETIME;
+        if begins {
             self.swept_at = self.now;
         }
-        due
+        begins
     }
 
     /// The `index`-th peer with grants, to visit all of them.

@@ -74,8 +74,11 @@ impl Pair {
             self.engines[from].handle_timeout(self.now);
             while let Some(to) = self.engines[from].next_destination(self.now) {
                 assert_eq!(to, Destination::Peer(NodeId(1 - from as u16)));
-                let bytes =
-                    self.engines[from].write_frame(self.now, to, &Borrowed::NONE, &mut self.slot);
+                self.engines[from].plan(self.now, to, &Borrowed::NONE, (1, usize::MAX));
+                let (head, body) = self.engines[from].batch(&Borrowed::NONE).next().unwrap();
+                let bytes = head.len() + body.len();
+                self.slot[..head.len()].copy_from_slice(head);
+                self.slot[head.len()..bytes].copy_from_slice(body);
                 let receiver = &mut self.engines[1 - from];
                 let before = (counter.messages, counter.bytes);
                 receiver.handle_frame(self.now, &self.slot[..bytes], counter);

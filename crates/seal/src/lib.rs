@@ -60,7 +60,7 @@ use peers::{NEVER, Out, Peers};
 const FRAME_BYTES_MIN: usize = 256;
 
 /// Calls between two readings of the clock for sessions that age, which takes minutes. A program that sleeps reads it each time.
-const CALLS_PER_LOOK: u32 = 1024;
+const CALLS_PER_CHECK: u32 = 1024;
 
 /// Why a link cannot be sealed.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +127,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
     /// old ones go on.
     pub fn reload(&mut self, keys: &Keys) -> Result<(), SealError> {
         self.peers.reload(keys)?;
-        self.look();
+        self.run_upkeep();
         Ok(())
     }
 
@@ -149,11 +149,6 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         self.peers.sessions()
     }
 
-    /// Counters of sealing, and of dropped frames by reason.
-    pub fn seal_counters(&self) -> SealCounters {
-        self.peers.counters()
-    }
-
     /// The wrapped link.
     pub fn inner(&self) -> &L {
         &self.inner
@@ -161,16 +156,16 @@ impl<L: Link, C: Clock> Sealed<L, C> {
 
     /// Runs `upkeep` if it is time; reads the clock only if it may be.
     #[inline]
-    fn look(&mut self) {
+    fn run_upkeep(&mut self) {
         self.calls += 1;
-        if self.peers.next_due() != NEVER || self.calls >= CALLS_PER_LOOK {
-            self.look_at_clock();
+        if self.peers.next_due() != NEVER || self.calls >= CALLS_PER_CHECK {
+            self.run_upkeep_now();
         }
     }
 
     /// Runs `upkeep`; returns the time.
     #[cold]
-    fn look_at_clock(&mut self) -> Duration {
+    fn run_upkeep_now(&mut self) -> Duration {
         self.calls = 0;
         let now = self.clock.now();
         self.peers.upkeep(now);
@@ -359,19 +354,19 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             }
         });
         inner.receive(max, &mut open)?;
-        self.look();
+        self.run_upkeep();
         self.send_own(None)?;
         Ok(frames)
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
-        self.look();
+        self.run_upkeep();
         self.send_own(None)?;
         self.inner.flush()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        let now = self.look_at_clock();
+        let now = self.run_upkeep_now();
         self.send_own(None)?;
         let due = self.peers.next_due_or_aging();
         let until_due = if due == NEVER {
@@ -383,7 +378,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.look_at_clock();
+        self.run_upkeep_now();
         self.send_own(None)?;
         self.inner.arm_fd()
     }

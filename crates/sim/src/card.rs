@@ -192,6 +192,11 @@ impl State {
         job.room((self.generation, node), frame_bytes, self.ring_bytes)
     }
 
+    fn reference_room(&self, node: u16) -> usize {
+        let job = self.job.borrow();
+        job.reference_room((self.generation, node), self.ring_bytes)
+    }
+
     /// Writes a frame into the ring to that process, which has room for it, or to all.
     fn write(&mut self, to: Destination, mark: (u64, bool, u8), parts: [&[u8]; 3]) {
         let stamp = Stamp {
@@ -475,9 +480,9 @@ impl Rings for Card {
         };
         let state = &mut *self.0.borrow_mut();
         let is_full = state.rng.chance(state.defer_ppm);
-        let job = state.job.borrow();
-        let room = job.reference_room((state.generation, node), state.ring_bytes);
-        (job.generation(node) == generation).then_some(if is_full { 0 } else { room })
+        let room = state.reference_room(node);
+        let is_present = state.job.borrow().generation(node) == generation;
+        is_present.then_some(if is_full { 0 } else { room })
     }
 
     fn send_reference(
@@ -489,7 +494,12 @@ impl Rings for Card {
     ) -> Result<bool, LinkError> {
         let state = &mut *self.0.borrow_mut();
         let head_bytes = u8::try_from(head.len()).expect("a short head");
-        Ok(state.write_directly(to, (counted, head_bytes), [head, &body[..], &[]]))
+        let room = match to.0 {
+            LinkAddr::Local(node) => state.reference_room(node),
+            _ => 0,
+        };
+        Ok(room >= body.len()
+            && state.write_directly(to, (counted, head_bytes), [head, &body[..], &[]]))
     }
 
     fn set_reference_max(&mut self, bytes: usize) {
@@ -497,3 +507,7 @@ impl Rings for Card {
         state.job.borrow_mut().set_reference_max(state.me, bytes);
     }
 }
+
+#[cfg(test)]
+#[path = "card/tests.rs"]
+mod tests;

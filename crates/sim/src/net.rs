@@ -28,7 +28,7 @@ use tsumuji_proto::{Duration, Event, Instant, NodeId};
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a run that waits for acknowledgements checks for them.
-const IDLE_LOOK_NS: u64 = 50_000;
+const IDLE_CHECK_NS: u64 = 50_000;
 
 /// Many engines on a simulated switch.
 #[derive(Debug)]
@@ -189,12 +189,12 @@ impl<P: Process> Net<P> {
     /// If that takes longer than the net's patience, or a completion is never reported.
     #[track_caller]
     pub fn run_until_idle(&mut self) {
-        let mut look_at = self.now();
+        let mut check_at = self.now();
         self.run_until(|net| {
-            if net.wishes > 0 || net.oracle.waiting() > 0 || net.now() < look_at {
+            if net.wishes > 0 || net.oracle.waiting() > 0 || net.now() < check_at {
                 return false;
             }
-            look_at = net.now() + Duration::from_nanos(IDLE_LOOK_NS);
+            check_at = net.now() + Duration::from_nanos(IDLE_CHECK_NS);
             net.unacknowledged() == 0
         });
         let unsent = self.oracle.unsent();

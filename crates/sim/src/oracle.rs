@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// Counts a message as failed. False if it is not under way.
-    fn give_up(&mut self, channel: Channel, checksum: u64) -> bool {
+    fn abandon(&mut self, channel: Channel, checksum: u64) -> bool {
         if let Some(place) = self.place(channel, checksum) {
             let queue = self.ordered.get_mut(&channel);
             return queue.is_some_and(|queue| queue.remove(place).is_some());
@@ -140,7 +140,7 @@ impl Oracle {
         self.up.retain(|(who, _), _| *who != node);
         self.latest.retain(|(who, _), _| *who != node);
         for (_, pair) in self.pairs.iter_mut().filter(|((from, _), _)| *from == node) {
-            self.waiting -= pair.give_up();
+            self.waiting -= pair.abandon();
         }
     }
 
@@ -345,7 +345,7 @@ impl Oracle {
                 };
                 let counts = |session: &Session| (session.submitted, session.unsent.len());
                 let (submitted, unsent) = pair.sessions.last().map_or((0, 0), counts);
-                self.waiting -= pair.give_up();
+                self.waiting -= pair.abandon();
                 pair.sessions.push(Session {
                     sender_incarnation: self.incarnations[&at],
                     ..Session::default()
@@ -383,7 +383,7 @@ impl Oracle {
                     && let Some((channel, bytes, checksum)) = session.early.remove(&id)
                     && bytes == size
                     && size > limit
-                    && session.give_up(channel, checksum)
+                    && session.abandon(channel, checksum)
                 {
                     session.waiting -= 1;
                     session.unsent.remove(&id);
@@ -391,7 +391,7 @@ impl Oracle {
                     return Ok(());
                 }
                 Err(format!(
-                    "{at}: message {} to {peer} was given up as {size} bytes with a limit of {limit}",
+                    "{at}: message {} to {peer} was refused as {size} bytes with a limit of {limit}",
                     id.0
                 ))
             }
@@ -463,7 +463,7 @@ impl Pair {
     }
 
     /// Stops waiting for the current session's messages; returns their number.
-    fn give_up(&mut self) -> usize {
+    fn abandon(&mut self) -> usize {
         let Some(session) = self.sessions.last_mut() else {
             return 0;
         };

@@ -56,7 +56,7 @@ pub trait Process {
     /// Polls: receives the frames that the card allows, handles expired timeouts, and sends as many frames as the card takes.
     fn poll_once(&mut self, program: &mut impl Program);
     /// Latest time of the next poll.
-    fn due(&self) -> Option<Instant>;
+    fn deadline(&self) -> Option<Instant>;
     /// Whether frames are ready to leave once the card has room.
     fn has_backlog(&self) -> bool;
     /// Frames refused for their checksums in all.
@@ -148,7 +148,7 @@ impl Process for Production {
     fn poll_once(&mut self, program: &mut impl Program) {
         self.0.poll_once(program).expect("a card does not fail");
     }
-    fn due(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.0.due()
     }
     fn has_backlog(&self) -> bool {

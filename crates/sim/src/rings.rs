@@ -1,7 +1,7 @@
 //! Simulated shared memory: what `tsumuji_link::shm` offers beside frames, for nodes with `Config::ring_bytes`.
 //!
 //! Called by `card`. Frames of rings pass the switch behind a `Stamp`, so the paths of such a net must keep order and lose nothing. A ring belongs to
-//! one generation of its writer and one of its reader; what is for another generation is not taken. A full ring refuses its writer, unless the reader
+//! one generation of its writer and one of its reader. Frames for another generation are not taken. A full ring refuses its writer, unless the reader
 //! is dead: then nobody would wake the writer.
 
 use std::collections::BTreeMap;

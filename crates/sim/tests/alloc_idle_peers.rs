@@ -32,17 +32,24 @@ fn engine(me: u16) -> Engine {
     })
 }
 
-/// Moves all frames between the two until nothing is due.
-fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
+fn next_frame(engine: &mut Engine, now: Instant, to: Destination) -> Vec<u8> {
+    engine.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
+    let mut frames = engine.batch(&Borrowed::NONE);
+    frames
+        .next()
+        .map(|(head, body)| [head, body].concat())
+        .expect("a frame")
+}
+
+/// Moves all frames between the two until neither has any to send.
+fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine) {
     for _ in 0..8 {
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, &Borrowed::NONE, slot);
-            leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
+            leaf.handle_frame(now, &next_frame(hub, now, to), &mut Nobody);
         }
         while let Some(to) = leaf.next_destination(now) {
             assert_eq!(to, Destination::Peer(ME));
-            let bytes = leaf.write_frame(now, to, &Borrowed::NONE, slot);
-            hub.handle_frame(now, &slot[..bytes], &mut Nobody);
+            hub.handle_frame(now, &next_frame(leaf, now, to), &mut Nobody);
         }
     }
     while hub.poll_event().is_some() || leaf.poll_event().is_some() {}
@@ -51,7 +58,6 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
 /// Bytes that each of `peers` costs the engine: merely known, up, and after a message each way.
 fn bytes_per_peer(peers: u16) -> [usize; 3] {
     let mut now = Instant::from_nanos(0);
-    let mut slot = vec![0; 1500];
     let start = counting_alloc::live_bytes();
     let mut hub = engine(ME.0);
     let live = || counting_alloc::live_bytes().saturating_sub(start);
@@ -61,12 +67,12 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
     let known = live();
     // Hello leaves to all; one leaf after the other lives, answers, and is gone.
     for peer in 1..=peers {
-        meet(now, &mut hub, peer, &mut slot);
+        meet(now, &mut hub, peer);
     }
     let up = live();
     for peer in 1..=peers {
         now += Duration::from_micros(50);
-        let mut leaf = meet(now, &mut hub, peer, &mut slot);
+        let mut leaf = meet(now, &mut hub, peer);
         let body = || Payload::Copied(b"8 bytes!", &[]);
         hub.submit(NodeId(peer), CHANNEL, body(), false)
             .expect("room");
@@ -75,7 +81,7 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
             now += Duration::from_micros(100);
             hub.handle_timeout(now);
             leaf.handle_timeout(now);
-            exchange(now, &mut hub, &mut leaf, &mut slot);
+            exchange(now, &mut hub, &mut leaf);
         }
         hub.release(NodeId(peer), 8);
         let flow = hub.flow(NodeId(peer)).expect("a peer");
@@ -87,10 +93,10 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
 }
 
 /// The peer's process begins (anew), and both are up.
-fn meet(now: Instant, hub: &mut Engine, peer: u16, slot: &mut [u8]) -> Engine {
+fn meet(now: Instant, hub: &mut Engine, peer: u16) -> Engine {
     let mut leaf = engine(peer);
     leaf.add_peer(now, ME);
-    exchange(now, hub, &mut leaf, slot);
+    exchange(now, hub, &mut leaf);
     assert!(hub.is_up(NodeId(peer)) && leaf.is_up(ME), "{peer}");
     leaf
 }

@@ -61,12 +61,8 @@ impl Collectives {
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
         let len = size_of_val(receive);
-        let algorithm = self.choose_for_parts(endpoint, (Operation::Scatter, group), len)?;
-        let lens = vec![len; self.place(group)?.size];
-        let (source, target) = borrowed(send, receive);
-        let about = (Operation::Scatter, algorithm, group);
-        let call = self.rooted_call(about, root, &lens, source, target)?;
-        self.run(endpoint, group, call)
+        let about = (Operation::Scatter, group);
+        self.run_rooted(endpoint, about, root, len, borrowed(send, receive))
     }
 
     /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
@@ -79,10 +75,9 @@ impl Collectives {
         counts: &[usize],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = borrowed(send, receive);
-        let lens = bytes_of::<T>(counts);
         let about = (Operation::Scatter, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, &lens, source, target)?;
+        let lens = bytes_of::<T>(counts);
+        let call = self.rooted_call(about, root, &lens, borrowed(send, receive))?;
         self.run(endpoint, group, call)
     }
 
@@ -97,9 +92,8 @@ impl Collectives {
         counts: &[usize],
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
-        let (source, target) = owned(send, receive);
         let about = (Operation::Scatter, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, counts, source, target)?;
+        let call = self.rooted_call(about, root, counts, owned(send, receive))?;
         self.launch(endpoint, group, call)
     }
 
@@ -114,12 +108,8 @@ impl Collectives {
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
         let len = size_of_val(send);
-        let algorithm = self.choose_for_parts(endpoint, (Operation::Gather, group), len)?;
-        let lens = vec![len; self.place(group)?.size];
-        let (source, target) = borrowed(send, receive);
-        let about = (Operation::Gather, algorithm, group);
-        let call = self.rooted_call(about, root, &lens, source, target)?;
-        self.run(endpoint, group, call)
+        let about = (Operation::Gather, group);
+        self.run_rooted(endpoint, about, root, len, borrowed(send, receive))
     }
 
     /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
@@ -132,10 +122,9 @@ impl Collectives {
         receive: &mut [T],
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = borrowed(send, receive);
-        let lens = bytes_of::<T>(counts);
         let about = (Operation::Gather, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, &lens, source, target)?;
+        let lens = bytes_of::<T>(counts);
+        let call = self.rooted_call(about, root, &lens, borrowed(send, receive))?;
         self.run(endpoint, group, call)
     }
 
@@ -150,10 +139,24 @@ impl Collectives {
         receive: M,
         counts: &[usize],
     ) -> Result<Request<M>, CollectiveError> {
-        let (source, target) = owned(send, receive);
         let about = (Operation::Gather, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, counts, source, target)?;
+        let call = self.rooted_call(about, root, counts, owned(send, receive))?;
         self.launch(endpoint, group, call)
+    }
+
+    /// A gather or scatter whose parts all have `len` bytes.
+    fn run_rooted(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (operation, group): (Operation, Group),
+        root: usize,
+        len: usize,
+        memory: (Source<'_>, Target<'_>),
+    ) -> Result<(), CollectiveError> {
+        let algorithm = self.choose_for_parts(endpoint, (operation, group), len)?;
+        let lens = vec![len; self.place(group)?.size];
+        let call = self.rooted_call((operation, algorithm, group), root, &lens, memory)?;
+        self.run(endpoint, group, call)
     }
 
     /// A gather or scatter. On the root `lens` are those of all parts; by hosts all have one length.
@@ -162,8 +165,7 @@ impl Collectives {
         (operation, algorithm, group): (Operation, Algorithm, Group),
         root: usize,
         lens: &[usize],
-        input: Source<'b>,
-        output: Target<'b>,
+        (input, output): (Source<'b>, Target<'b>),
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.rooted(group, root)?;
         let (sent, received) = (input.bytes().len(), output.bytes().len());
@@ -179,9 +181,8 @@ impl Collectives {
         let hosts = self.hosts(group).filter(|_| algorithm == Algorithm::Hosts);
         let plan = match (gathers, hosts) {
             (true, Some(hosts)) => plan::gather_hosts(hosts, rank, root, own),
-            (true, None) => plan::gather(rank, size, root, lens, own),
             (false, Some(hosts)) => plan::scatter_hosts(hosts, rank, root, own),
-            (false, None) => plan::scatter(rank, size, root, lens, own),
+            (_, None) => plan::rooted(gathers, (rank, size, root), lens, own),
         };
         let operation = if gathers { Code::Gather } else { Code::Scatter };
         let algorithm = hosts.map_or(Algorithm::Flat, |_| Algorithm::Hosts);

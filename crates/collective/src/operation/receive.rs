@@ -11,7 +11,7 @@ use crate::ledger::{Ledger, Reads};
 use crate::plan::{Action, Place, Step};
 
 /// Bytes read directly in one poll: a fraction of any `dead_after`, as peers must be answered.
-const READ_PER_TURN_BYTES: usize = 8 << 20;
+const READ_PER_POLL_BYTES: usize = 8 << 20;
 
 /// Bytes read and folded at a time: they stay in the first-level caches.
 const FOLD_BYTES: usize = 64 << 10;
@@ -56,7 +56,7 @@ impl Operation<'_> {
         let end = step
             .place
             .len
-            .min(state.progress + READ_PER_TURN_BYTES / self.unit * self.unit);
+            .min(state.progress + READ_PER_POLL_BYTES / self.unit * self.unit);
         let place = Place {
             start: step.place.start + state.progress,
             len: end - state.progress,

@@ -17,51 +17,36 @@ pub(super) fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
     lens.iter().map(place).collect()
 }
 
-/// The root sends each member its block. Others know their own length only.
-pub(crate) fn scatter(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
+/// Each member sends its block to the root, or, unless it `gathers`, gets it from there. Others than the root know their own length only.
+pub(crate) fn rooted(
+    gathers: bool,
+    (rank, size, root): (usize, usize, usize),
+    lens: &[usize],
+    own: usize,
+) -> Plan {
     let mut plan = Plan::default();
+    let (at_root, elsewhere, all, one) = if gathers {
+        (Action::Store, Action::Send, Buffer::Output, Buffer::Input)
+    } else {
+        (Action::Send, Action::Store, Buffer::Input, Buffer::Output)
+    };
+    let own = Place::whole(one, own);
     if rank != root {
-        plan.add(Action::Store, root, 0, Place::whole(Buffer::Output, own));
+        plan.add(elsewhere, root, 0, own);
         return plan;
     }
     let blocks = blocks(lens);
-    for turned in 1..size {
-        let to = (root + turned) % size;
-        plan.add(
-            Action::Send,
-            to,
-            0,
-            Place::of(Buffer::Input, blocks[to].clone()),
-        );
+    for distance in 1..size {
+        let other = (root + distance) % size;
+        let block = Place::of(all, blocks[other].clone());
+        plan.add(at_root, other, 0, block);
     }
-    plan.copy(
-        Place::of(Buffer::Input, blocks[root].clone()),
-        Place::whole(Buffer::Output, own),
-    );
-    plan
-}
-
-/// Each member sends its block to the root.
-pub(crate) fn gather(rank: usize, size: usize, root: usize, lens: &[usize], own: usize) -> Plan {
-    let mut plan = Plan::default();
-    if rank != root {
-        plan.add(Action::Send, root, 0, Place::whole(Buffer::Input, own));
-        return plan;
+    let block = Place::of(all, blocks[root].clone());
+    if gathers {
+        plan.copy(own, block);
+    } else {
+        plan.copy(block, own);
     }
-    let blocks = blocks(lens);
-    for turned in 1..size {
-        let from = (root + turned) % size;
-        plan.add(
-            Action::Store,
-            from,
-            0,
-            Place::of(Buffer::Output, blocks[from].clone()),
-        );
-    }
-    plan.copy(
-        Place::whole(Buffer::Input, own),
-        Place::of(Buffer::Output, blocks[root].clone()),
-    );
     plan
 }
 
@@ -70,9 +55,9 @@ pub(crate) fn all_gather_direct(rank: usize, size: usize, lens: &[usize]) -> Pla
     let mut plan = Plan::default();
     let blocks = blocks(lens);
     let own = Place::whole(Buffer::Input, lens[rank]);
-    for turned in 1..size {
-        plan.add(Action::Send, (rank + turned) % size, 0, own);
-        let from = (rank + size - turned) % size;
+    for distance in 1..size {
+        plan.add(Action::Send, (rank + distance) % size, 0, own);
+        let from = (rank + size - distance) % size;
         plan.add(
             Action::Store,
             from,
@@ -106,15 +91,15 @@ pub(crate) fn all_to_all(rank: usize, size: usize, goes: &[usize], comes: &[usiz
     let mut plan = Plan::default();
     let (outgoing, incoming) = (blocks(goes), blocks(comes));
     let mut receives = Vec::with_capacity(size);
-    for turned in 1..size {
-        let to = (rank + turned) % size;
+    for distance in 1..size {
+        let to = (rank + distance) % size;
         plan.add(
             Action::Send,
             to,
             0,
             Place::of(Buffer::Input, outgoing[to].clone()),
         );
-        let from = (rank + size - turned) % size;
+        let from = (rank + size - distance) % size;
         let receive = plan.add(
             Action::Store,
             from,

@@ -108,13 +108,13 @@ impl<'a> Part<'a> {
     /// The other members of its host, from the next one on.
     fn neighbours(&self) -> impl Iterator<Item = usize> {
         let here = self.ranks.len();
-        (1..here).map(move |turned| self.ranks[(self.place + turned) % here])
+        (1..here).map(move |distance| self.ranks[(self.place + distance) % here])
     }
 
     /// The other hosts, from the next one on.
     fn other_hosts(&self) -> impl Iterator<Item = usize> {
         let count = self.leaders.len();
-        (1..count).map(move |turned| (self.host + turned) % count)
+        (1..count).map(move |distance| (self.host + distance) % count)
     }
 }
 
@@ -238,15 +238,15 @@ pub(crate) fn reduce_hosts(hosts: &Hosts, rank: usize, root: usize, len: usize) 
     let part = Part::new(hosts, rank, root);
     let (here, count) = (part.ranks.len(), part.leaders.len());
     let mut plan = Plan::streaming();
-    let turned = (part.place + here - part.leader) % here;
-    let is_leaf = turned % 2 == 1 || turned + 1 >= here;
+    let relative = (part.place + here - part.leader) % here;
+    let is_leaf = relative % 2 == 1 || relative + 1 >= here;
     let held = if is_leaf && !part.leads() {
         Place::whole(Buffer::Input, len)
     } else {
         gathered(&mut plan, rank == root, len)
     };
     let mut up = Plan::default();
-    reduce_tree_into(&mut up, turned, here, part.leader, held);
+    reduce_tree_into(&mut up, relative, here, part.leader, held);
     let gate = plan.append(up, part.ranks, 0, [None; 2]);
     if part.leads() {
         let start = part.root_host();

@@ -10,7 +10,7 @@ mod hosts;
 mod reduce;
 mod tree;
 
-pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
+pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, rooted};
 pub(crate) use hosts::{
     Hosts, all_gather_hosts, all_reduce_hosts, all_to_all_hosts, barrier_hosts, broadcast_hosts,
     gather_hosts, reduce_hosts, scatter_hosts,

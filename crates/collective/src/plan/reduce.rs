@@ -46,15 +46,15 @@ pub(crate) fn reduce_tree(
 ) -> Plan {
     let mut plan = Plan::streaming();
     let start = if commutative { root } else { 0 };
-    let turned = (rank + size - start) % size;
-    let leaf = turned % 2 == 1 || turned + 1 >= size;
-    let held = if leaf && turned != 0 {
+    let relative = (rank + size - start) % size;
+    let leaf = relative % 2 == 1 || relative + 1 >= size;
+    let held = if leaf && relative != 0 {
         Place::whole(Buffer::Input, len)
     } else {
-        gathered(&mut plan, rank == root && turned == 0, len)
+        gathered(&mut plan, rank == root && relative == 0, len)
     };
-    let last = reduce_tree_into(&mut plan, turned, size, start, held);
-    if turned == 0 && !commutative {
+    let last = reduce_tree_into(&mut plan, relative, size, start, held);
+    if relative == 0 && !commutative {
         hand_to_root(&mut plan, rank, root, len, last);
     } else if !commutative && rank == root {
         hand_to_root(&mut plan, rank, root, len, None);
@@ -65,21 +65,21 @@ pub(crate) fn reduce_tree(
 /// Folds into `held` what comes from below, and sends it up. Tag 0. Returns the last receive.
 pub(super) fn reduce_tree_into(
     plan: &mut Plan,
-    turned: usize,
+    relative: usize,
     size: usize,
     start: usize,
     held: Place,
 ) -> Option<u32> {
-    let absolute = |turned: usize| (turned + start) % size;
+    let absolute = |relative: usize| (relative + start) % size;
     let (mut last, mut distance) = (None, 1);
     while distance < size {
-        if turned & distance != 0 {
-            let send = plan.add(Action::Send, absolute(turned - distance), 0, held);
+        if relative & distance != 0 {
+            let send = plan.add(Action::Send, absolute(relative - distance), 0, held);
             plan.follow(send, last);
             break;
         }
-        if turned + distance < size {
-            let receive = plan.add(RIGHT, absolute(turned + distance), 0, held);
+        if relative + distance < size {
+            let receive = plan.add(RIGHT, absolute(relative + distance), 0, held);
             plan.after(receive, [last, None]);
             last = Some(receive);
         }
@@ -98,22 +98,22 @@ pub(crate) fn reduce_chain(
 ) -> Plan {
     let mut plan = Plan::streaming();
     let start = if commutative { root } else { 0 };
-    let turned = (rank + size - start) % size;
+    let relative = (rank + size - start) % size;
     let mut last = None;
-    let held = if turned + 1 == size && turned != 0 {
+    let held = if relative + 1 == size && relative != 0 {
         Place::whole(Buffer::Input, len)
     } else {
-        gathered(&mut plan, rank == root && turned == 0, len)
+        gathered(&mut plan, rank == root && relative == 0, len)
     };
-    if turned + 1 < size {
+    if relative + 1 < size {
         last = Some(plan.add(RIGHT, (rank + 1) % size, 0, held));
     }
-    if turned > 0 {
+    if relative > 0 {
         let send = plan.add(Action::Send, (rank + size - 1) % size, 0, held);
         plan.follow(send, last);
     }
-    if !commutative && (rank == root || turned == 0) {
-        let from_zero = if turned == 0 { last } else { None };
+    if !commutative && (rank == root || relative == 0) {
+        let from_zero = if relative == 0 { last } else { None };
         hand_to_root(&mut plan, rank, root, len, from_zero);
     }
     plan

@@ -101,11 +101,15 @@ fn plans_fit_together() {
         for root in [0, size / 2, size - 1] {
             let own = |rank: usize| lens[rank];
             carry_out(
-                &all(size, |rank| scatter(rank, size, root, &lens, own(rank))),
+                &all(size, |rank| {
+                    rooted(false, (rank, size, root), &lens, own(rank))
+                }),
                 false,
             );
             carry_out(
-                &all(size, |rank| gather(rank, size, root, &lens, own(rank))),
+                &all(size, |rank| {
+                    rooted(true, (rank, size, root), &lens, own(rank))
+                }),
                 false,
             );
             carry_out(

@@ -1,4 +1,4 @@
-//! Barrier, and broadcasts from member to member. `turned` ranks are relative to the root.
+//! Barrier, and broadcasts from member to member. `relative` ranks are relative to the root.
 
 use super::{Action, Buffer, Place, Plan};
 
@@ -25,8 +25,8 @@ pub(crate) fn broadcast_flat(rank: usize, size: usize, root: usize, len: usize) 
     let mut plan = Plan::default();
     let data = Place::whole(Buffer::Output, len);
     if rank == root {
-        for turned in 1..size {
-            plan.add(Action::Send, (root + turned) % size, 0, data);
+        for relative in 1..size {
+            plan.add(Action::Send, (root + relative) % size, 0, data);
         }
     } else {
         plan.add(Action::Store, root, 0, data);
@@ -50,23 +50,23 @@ pub(super) fn broadcast_tree_into(
     len: usize,
     tag: usize,
 ) -> Option<u32> {
-    let turned = (rank + size - root) % size;
+    let relative = (rank + size - root) % size;
     let data = Place::whole(Buffer::Output, len);
-    let absolute = |turned: usize| (turned + root) % size;
+    let absolute = |relative: usize| (relative + root) % size;
     // The lowest set bit leads to the parent; the root has none.
-    let lowest = if turned == 0 {
+    let lowest = if relative == 0 {
         size.next_power_of_two()
     } else {
-        1 << turned.trailing_zeros()
+        1 << relative.trailing_zeros()
     };
-    let receive = (turned != 0).then(|| {
-        let parent = absolute(turned - lowest);
+    let receive = (relative != 0).then(|| {
+        let parent = absolute(relative - lowest);
         plan.add(Action::Store, parent, tag, data)
     });
     let mut distance = lowest / 2;
     while distance > 0 {
-        if turned + distance < size {
-            let send = plan.add(Action::Send, absolute(turned + distance), tag, data);
+        if relative + distance < size {
+            let send = plan.add(Action::Send, absolute(relative + distance), tag, data);
             plan.follow(send, receive);
         }
         distance /= 2;
@@ -77,10 +77,11 @@ pub(super) fn broadcast_tree_into(
 /// Each member forwards to the next as bytes arrive: a long message takes as long as one transfer, for any size of the group.
 pub(crate) fn broadcast_chain(rank: usize, size: usize, root: usize, len: usize) -> Plan {
     let mut plan = Plan::streaming();
-    let turned = (rank + size - root) % size;
+    let relative = (rank + size - root) % size;
     let data = Place::whole(Buffer::Output, len);
-    let receive = (turned > 0).then(|| plan.add(Action::Store, (rank + size - 1) % size, 0, data));
-    if turned + 1 < size {
+    let receive =
+        (relative > 0).then(|| plan.add(Action::Store, (rank + size - 1) % size, 0, data));
+    if relative + 1 < size {
         let send = plan.add(Action::Send, (rank + 1) % size, 0, data);
         plan.follow(send, receive);
     }

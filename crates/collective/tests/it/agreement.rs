@@ -1,4 +1,4 @@
-//! Members that call different things are told who did, and wait for nobody.
+//! Members that call different operations are told which member did, and wait for nobody.
 
 use std::sync::Barrier;
 
@@ -34,7 +34,7 @@ fn different_calls_are_found_out() {
             let spare = collectives.group(endpoint, &ids, 5).expect("group");
             let mut data = vec![0_u8; if *rank == 1 { 20_000 } else { 10 }];
             let outcome = collectives.all_reduce(endpoint, world, &mut data, &Op::sum());
-            // Who had all it needed before it heard of the misfit may have been done.
+            // A member that had all it needed before it heard of the misfit may have been done.
             if let Err(error) = outcome {
                 assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
             }
@@ -237,8 +237,8 @@ fn a_vector_of_half_the_length_is_found_out() {
     });
 }
 
-/// So it is of roots: of long transfers, which all wait for their receivers, whoever takes another member for the root, and by every algorithm. A member
-/// that waits for one that is done with the operation is told so.
+/// Different roots are found out, too: in long transfers, which all wait for their receivers, whichever member is mistaken, and by every algorithm. A
+/// member that waits for one that is done with the operation is told so.
 #[test]
 fn different_roots_are_found_out() {
     const LEN: usize = 20_000;
@@ -268,7 +268,7 @@ fn different_roots_are_found_out() {
                 ..
             } = member;
             let ids = [0, 1, 2, 3].map(NodeId);
-            // Who is mistaken, which root that one has, and which one the others have.
+            // The mistaken member, the root that it names, and the root that the others name.
             let mistakes = [
                 (3, 3, 2),
                 (3, 0, 2),
@@ -287,12 +287,12 @@ fn different_roots_are_found_out() {
                 let groups = [group_of(2 * tag), group_of(2 * tag + 1)];
                 let data = vec![1_u64; LEN];
                 let sum = vec![0_u64; if *rank == root { LEN } else { 0 }];
-                let (copied, op) = (data.clone(), Op::<u64>::sum());
+                let (copied, op) = (data.clone(), (&Op::<u64>::sum()).into());
                 let (c, e) = (&mut *collectives, &mut *endpoint);
                 begun.push((groups[0], c.start_broadcast(e, groups[0], root, copied)));
                 begun.push((
                     groups[1],
-                    c.start_reduce(e, groups[1], root, data, sum, &op),
+                    c.start_reduce_raw(e, groups[1], root, data, sum, &op),
                 ));
             }
             for (group, request) in begun {

@@ -26,7 +26,7 @@ fn vanish(endpoint: Endpoint) {
 
 type Body = fn(&mut Endpoint, &mut Collectives, usize) -> Result<(), CollectiveError>;
 
-/// Link, members, who dies, how operations are done, and what all do.
+/// Link, number of members, the victim, how operations are done, and what all do.
 type Case<'a> = (Over, u16, u16, &'a Table, Body);
 
 /// Cases beside each other: each mostly waits until a member that is silent is taken for dead.
@@ -245,7 +245,8 @@ fn news_travel_through_survivors() {
     });
 }
 
-/// A member that was killed and started again and calls on a group of its last life is told so, instead of waiting for ever; of new groups it is a member.
+/// A member that was killed and started again and calls on a group of its last incarnation is told so, instead of waiting for ever. It can be a member of
+/// new groups.
 #[test]
 fn the_next_life_is_no_member_of_old_groups() {
     fn open(link: Udp, id: u16, incarnation: u32, addrs: &[SocketAddr]) -> (Endpoint, Collectives) {
@@ -274,7 +275,7 @@ fn the_next_life_is_no_member_of_old_groups() {
             let begun = Instant::now();
             while !(is_told.load(Ordering::Relaxed) && endpoint.is_up(NodeId(1))) {
                 collectives.progress(&mut endpoint).expect("progress");
-                assert!(begun.elapsed() < LONG, "the next life is never told");
+                assert!(begun.elapsed() < LONG, "the next incarnation is never told");
             }
             let group = collectives.group(&endpoint, &both, 1).expect("group");
             let together = collectives.barrier(&mut endpoint, group);
@@ -303,7 +304,7 @@ fn the_next_life_is_no_member_of_old_groups() {
     });
 }
 
-/// Who is done and leaves is not missed by those who are still busy with each other.
+/// A member that is done and leaves is not missed by those that are still busy with each other.
 #[test]
 fn leaving_after_ones_part_is_no_death() {
     for over in [Over::Shm, Over::LossyUdp(10)] {
@@ -340,7 +341,7 @@ enum Busy {
     Started,
 }
 
-/// A member that computes between broadcasts and never has to wait in one is not taken for dead, be it the root or who reads last.
+/// A member that computes between broadcasts and never has to wait in one is not taken for dead, be it the root or the last reader.
 #[test]
 fn busy_members_are_alive() {
     let busy = |kind: Busy, slow: u16| {

@@ -17,7 +17,7 @@ fn small() -> Options {
     }
 }
 
-/// Who has done its part of many operations may compute as long as it likes: the others have all that they wait for.
+/// A member that has done its part of many operations may compute as long as it likes: the others have all that they wait for.
 #[test]
 fn nobody_waits_for_who_is_done() {
     const REDUCTIONS: usize = 40; // more than a loop's first messages
@@ -195,7 +195,7 @@ fn overlapping_groups_are_apart() {
     );
 }
 
-/// Groups that are given up in the middle of operations leave nothing behind: neither operations under way, nor messages kept, nor credit.
+/// Groups that are abandoned in the middle of operations leave nothing behind: neither operations under way, nor messages kept, nor credit.
 #[test]
 fn abandoned_groups_leave_nothing() {
     for over in [Over::Shm, Over::LossyUdp(10)] {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::{LOOK, PATIENCE, collect, cut, drain, number_of, numbered, pair, send};
+use super::{PATIENCE, POLL_EVERY, collect, cut, drain, number_of, numbered, pair, send};
 use crate::{
     BATCH_FRAMES_MAX, Coming, Frames, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver,
 };
@@ -131,7 +131,7 @@ pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
                 if b.receive(4, &mut placing).expect("receive") == 0 {
                     assert!(begun.elapsed() < PATIENCE, "frames are missing");
                     a.flush().expect("flush");
-                    b.wait(LOOK).expect("wait");
+                    b.wait(POLL_EVERY).expect("wait");
                 }
             }
             assert!(placing.placed.is_empty() || !refuses && !spoils);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{LOOK, PATIENCE, cut, number_of, numbered, pair};
+use super::{PATIENCE, POLL_EVERY, cut, number_of, numbered, pair};
 use crate::{Coming, Frames, Link, LinkAddr, Placement, Receiver};
 
 const HEAD_BYTES: usize = 40;
@@ -54,8 +54,8 @@ impl Receiver for Sorted {
     }
 }
 
-/// A link that loses, repeats and reorders does nothing else: what comes was sent, is unchanged, placed or not, and what does not is counted. Not part
-/// of `run_all`: the factory makes links that do that to what they receive, and lose nothing otherwise.
+/// A link that loses, repeats and reorders does nothing else: each frame that comes was sent, and is unchanged, placed or not; each that does not come
+/// is counted. Not part of `run_all`: the factory makes links that do that to the frames that they receive, and lose none otherwise.
 pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     const FRAMES: u32 = 3_000;
     let (mut a, mut b) = pair(make);
@@ -83,9 +83,9 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         }
         assert!(begun.elapsed() < PATIENCE, "stuck after {sent} frames");
     }
-    while b.receive(64, &mut sorted).expect("receive") > 0 || begun.elapsed() < 5 * LOOK {
+    while b.receive(64, &mut sorted).expect("receive") > 0 || begun.elapsed() < 5 * POLL_EVERY {
         a.flush().expect("flush");
-        b.wait(LOOK / 10).expect("wait");
+        b.wait(POLL_EVERY / 10).expect("wait");
     }
     let lost = b.counters().impaired_frames - lost_before;
     let (distinct, most) = (sorted.arrived.len(), sorted.arrived.values().max());

@@ -13,7 +13,7 @@ use super::cards::{check_card, check_driver};
 use super::errors::DpdkOpenError;
 use super::spec::Device;
 use super::sys::{BURST_FRAMES, Info, Port};
-use super::{DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, LOOK, eal, sys};
+use super::{CHECK_EVERY, DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, eal, sys};
 use crate::ether::{
     self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, LENGTH_BYTES, MacAddr,
     has_capability, setcap_command,
@@ -136,7 +136,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         match set_up(spec, &kind, config, running) {
             // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed cannot be used again.
             Err(_) if matches!(kind, Kind::Xdp(_)) && Instant::now() < queue_free_at => {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(CHECK_EVERY);
             }
             done => break done?,
         }
@@ -257,7 +257,7 @@ const fn pool_frames(burst_frames: u32) -> u32 {
 }
 
 /// Pause between two attempts of a memif client without a server: many times as long as a server needs from its socket to its service.
-const SERVER_LOOK: Duration = Duration::from_millis(250);
+const RETRY_AFTER: Duration = Duration::from_millis(250);
 
 impl Made {
     /// Starts the device; the client of a memif connection waits for its server.
@@ -267,7 +267,7 @@ impl Made {
                 Ok(()) => return self.part_tap(),
                 // No server listens at its socket yet.
                 Err(_) if self.kind == (Kind::Memif { server: false }) => {
-                    self.pause(SERVER_LOOK)?;
+                    self.pause(RETRY_AFTER)?;
                 }
                 Err(source) => {
                     return Err(refused(&self.spec, &self.kind, "starting the device")(
@@ -312,9 +312,9 @@ impl Made {
     /// Waits until the started device has a link. The client of a memif connection restarts its device, each time with more patience: a client that
     /// connects while its server opens the socket may be refused silently, and the driver connects only once.
     pub(super) fn wait_up(mut self) -> Result<Opened, DpdkOpenError> {
-        let (mut called, mut patience) = (Instant::now(), SERVER_LOOK);
+        let (mut called, mut patience) = (Instant::now(), RETRY_AFTER);
         while !self.port.is_up() {
-            self.pause(LOOK)?;
+            self.pause(CHECK_EVERY)?;
             let is_client = self.kind == (Kind::Memif { server: false });
             if is_client && called.elapsed() >= patience && !self.port.is_up() {
                 // If the restart fails, it is as if the server had not answered.

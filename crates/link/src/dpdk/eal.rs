@@ -74,7 +74,7 @@ pub(super) fn require(wanted: Wanted<'_>) -> Result<Running, DpdkOpenError> {
     }
     sys::describe()?;
     remove_stale_folders();
-    let pages = Hugepages::look();
+    let pages = Hugepages::read();
     let huge = pages.bytes()
         >= HUGE_BYTES_MIN.max(if wanted == Wanted::Virtual {
             MEMORY_BYTES
@@ -189,7 +189,7 @@ pub(super) struct Hugepages {
 }
 
 impl Hugepages {
-    pub(super) fn look() -> Self {
+    pub(super) fn read() -> Self {
         let none = Self {
             page_kib: 2048,
             free: 0,

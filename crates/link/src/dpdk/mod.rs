@@ -60,7 +60,7 @@ const NAME: &str = "dpdk";
 /// Frame size that every link must offer.
 const FRAME_BYTES_MIN: usize = 512;
 /// How often `open` checks whether a device or its peer is there.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// First and longest nap of a waiting link; each is half as long again as the last.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
@@ -209,12 +209,12 @@ impl Dpdk {
 
     /// Checks whether the device went down, came back, or is gone.
     #[cold]
-    fn look(&mut self) -> Result<(), LinkError> {
+    fn check_device(&mut self) -> Result<(), LinkError> {
         self.checks.begin();
         let is_up = match &mut self.watch {
             None => self.port.is_up(),
             Some(watch) => {
-                watch.look();
+                watch.refresh();
                 watch.check(&self.spec)?;
                 watch.state() == InterfaceState::Up
             }
@@ -250,7 +250,7 @@ impl Dpdk {
             return Ok(handed);
         }
         if self.checks.misses() {
-            self.look()?;
+            self.check_device()?;
         }
         if self.tx.waiting() > 0 {
             self.flush()?; // the device may take now what it did not before
@@ -359,8 +359,8 @@ impl Link for Dpdk {
         let begun = Instant::now();
         loop {
             self.flush()?;
-            if self.checks.are_due() {
-                self.look()?;
+            if self.checks.is_time() {
+                self.check_device()?;
             }
             let left = timeout.saturating_sub(begun.elapsed());
             if self.rx.is_ready(&self.port) || left.is_zero() {
@@ -381,8 +381,8 @@ impl Link for Dpdk {
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
-        if self.checks.are_due() {
-            self.look()?;
+        if self.checks.is_time() {
+            self.check_device()?;
         }
         if self.rx.is_ready(&self.port) {
             return Ok(false);

@@ -34,7 +34,7 @@ pub fn probe() -> Probe {
             cards::drivers(Path::new(&folder)).join(", ")
         ),
     ];
-    let pages = Hugepages::look();
+    let pages = Hugepages::read();
     notes.push(match pages.free {
         0 => format!(
             "no hugepages are free: virtual devices do without, network cards need them (`{}`)",

@@ -13,7 +13,7 @@ use crate::LinkError;
 /// Interfaces named in an error message; a machine of containers has hundreds.
 const NAMED_MAX: usize = 16;
 /// How often `wait_up` reads the state.
-const LOOK: Duration = Duration::from_millis(5);
+const UP_CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// Kind of a network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub enum InterfaceError {
         waited: Duration,
     },
     /// A system call failed.
-    #[error("cannot look at interface `{name}`: {source}")]
+    #[error("cannot inspect interface `{name}`: {source}")]
     Io {
         /// The name.
         name: String,
@@ -179,7 +179,7 @@ impl Interface {
                     return Err(InterfaceError::NoCarrier { name, waited });
                 }
                 InterfaceState::Down | InterfaceState::NoCarrier => {
-                    std::thread::sleep(LOOK.min(timeout - waited));
+                    std::thread::sleep(UP_CHECK_EVERY.min(timeout - waited));
                 }
             }
         }
@@ -246,13 +246,13 @@ impl Checks {
         *self = Self::default();
     }
 
-    /// Whether it is time for one, for a link that is about to sleep.
+    /// Whether it is time for a check, for a link that is about to sleep.
     #[must_use]
-    pub fn are_due(&self) -> bool {
+    pub fn is_time(&self) -> bool {
         self.last.elapsed() >= CHECK_EVERY
     }
 
-    /// Notes a poll that found nothing; returns whether a check is due.
+    /// Notes a poll that found nothing; returns whether it is time for a check.
     #[inline]
     #[must_use]
     pub fn misses(&mut self) -> bool {
@@ -292,7 +292,7 @@ impl Watch {
     }
 
     /// Reads the state (two quick system calls). `Some`: it has changed to this. If reading fails, it counts as unchanged.
-    pub fn look(&mut self) -> Option<InterfaceState> {
+    pub fn refresh(&mut self) -> Option<InterfaceState> {
         let state = sys::interface_state(self.index).unwrap_or(self.state);
         let changed = state != self.state;
         self.state = state;

@@ -188,7 +188,7 @@ fn loopback_is_refused() {
         lo.wait_up(Duration::ZERO).is_ok(),
         lo.state == InterfaceState::Up
     );
-    assert_eq!(Watch::new(&lo).look(), None);
+    assert_eq!(Watch::new(&lo).refresh(), None);
 }
 
 /// An interface is claimed once; a second claimant learns which process has it and how to get its own; afterwards it is free again.

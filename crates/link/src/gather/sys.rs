@@ -119,7 +119,7 @@ pub(crate) fn set_option<T: Copy>(
     Ok(())
 }
 
-/// An option of a socket; what the kernel does not write of it stays as in `value`.
+/// An option of a socket. Bytes that the kernel does not write stay as in `value`.
 ///
 /// # Safety
 /// Any bytes are a legal `T`.

@@ -157,7 +157,7 @@ fn corruption_flips_one_bit() {
         }),
     )
     .expect("receive");
-    assert_eq!(link.tally().corrupted, 64);
+    assert_eq!(link.mangler.tally.corrupted, 64);
 }
 
 /// A frame without bytes passes as it is, at once or through the queue, and is not counted as corrupted.
@@ -172,7 +172,7 @@ fn empty_frames_pass() {
     let from = LinkAddr::Local(1);
     link.mangler.queue(Duration::ZERO, from, &[]);
     assert_eq!(link.mangler.held.len(), 1);
-    assert_eq!(link.tally(), ImpairTally::default());
+    assert_eq!(link.mangler.tally, Tally::default());
 }
 
 /// Repeated frames come twice, all others once.
@@ -185,7 +185,7 @@ fn duplicates_come_twice() {
     let (mut link, _) = impaired(config);
     let mut got = numbers(&mut link, 10);
     got.sort_unstable();
-    let duplicated = link.tally().duplicated as usize;
+    let duplicated = link.mangler.tally.duplicated as usize;
     assert!(duplicated > 0);
     let all = got.len();
     got.dedup();
@@ -203,7 +203,7 @@ fn reordering_is_bounded() {
     let mut got = numbers(&mut link, 20);
     assert!(got.windows(2).any(|pair| pair[0] > pair[1]));
     hand.0.set(OVERTAKEN_TIME);
-    let fetched = link.inner().0;
+    let fetched = link.inner.0;
     got.extend(numbers(&mut link, 1));
     // Frames fetched together are released together, so a late one is late by a burst at most.
     for (place, &number) in got.iter().enumerate() {
@@ -232,7 +232,7 @@ fn delay_is_kept() {
     hand.0.set(Duration::from_millis(4));
     assert_eq!(link.time_to_due(), Some(Duration::from_millis(1)));
     assert_eq!(numbers(&mut link, 1), []);
-    assert_eq!(link.inner().0, 64, "no more is fetched than may wait");
+    assert_eq!(link.inner.0, 64, "no more is fetched than may wait");
     hand.0.set(Duration::from_millis(5));
     assert_eq!(link.time_to_due(), Some(Duration::ZERO));
     assert!(!link.arm_fd().expect("arm_fd"));
@@ -256,7 +256,7 @@ fn rate_is_kept() {
     }
     // 10 frames of 100 bytes a millisecond.
     assert!((970..=990).contains(&got), "{got}");
-    assert!(link.tally().overflowed > 0);
+    assert!(link.mangler.tally.overflowed > 0);
 }
 
 /// Values out of range are refused by name.

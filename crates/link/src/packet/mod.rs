@@ -242,9 +242,9 @@ impl Packet {
 
     /// Checks whether the interface went down, came back, or is gone.
     #[cold]
-    fn look(&mut self) -> Result<(), LinkError> {
+    fn check_interface(&mut self) -> Result<(), LinkError> {
         self.checks.begin();
-        if let Some(state) = self.watch.look() {
+        if let Some(state) = self.watch.refresh() {
             tracing::info!("{}: {state}", self.interface.name);
             if state == InterfaceState::Up {
                 self.announce();
@@ -257,7 +257,7 @@ impl Packet {
     fn take_socket_error(&mut self) -> Result<(), LinkError> {
         match self.socket.take_error() {
             Ok(None) => Ok(()),
-            Ok(Some(_)) => self.look(),
+            Ok(Some(_)) => self.check_interface(),
             Err(source) => Err(LinkError::Io {
                 what: "reading the packet socket's error",
                 source,
@@ -335,7 +335,7 @@ impl Link for Packet {
         let fd = self.socket.as_fd();
         let (capacity, pushed) = self.tx.capacity(fd, &mut self.counters)?;
         if pushed == Pushed::Lost {
-            self.look()?;
+            self.check_interface()?;
         }
         Ok(capacity)
     }
@@ -345,7 +345,7 @@ impl Link for Packet {
         let fd = self.socket.as_fd();
         let (sent, pushed) = self.tx.send(fd, &mut self.counters, mac, frames)?;
         if pushed == Pushed::Lost {
-            self.look()?;
+            self.check_interface()?;
         }
         Ok(sent)
     }
@@ -354,7 +354,7 @@ impl Link for Packet {
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         if !self.ring.is_ready() {
             if self.checks.misses() {
-                self.look()?;
+                self.check_interface()?;
             }
             if self.tx.has_frames() {
                 self.flush()?; // the kernel may take now what it did not before
@@ -375,7 +375,7 @@ impl Link for Packet {
         let fd = self.socket.as_fd();
         match self.tx.push_out(fd, &mut self.counters)? {
             Pushed::Done => Ok(()),
-            Pushed::Lost => self.look(),
+            Pushed::Lost => self.check_interface(),
         }
     }
 
@@ -384,8 +384,8 @@ impl Link for Packet {
         if self.ring.is_ready() {
             return Ok(());
         }
-        if self.checks.are_due() {
-            self.look()?;
+        if self.checks.is_time() {
+            self.check_interface()?;
         }
         let mut events = PollFlags::IN;
         let mut timeout = timeout;
@@ -409,8 +409,8 @@ impl Link for Packet {
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
         self.take_socket_error()?;
-        if self.checks.are_due() {
-            self.look()?;
+        if self.checks.is_time() {
+            self.check_interface()?;
         }
         // Frames in the ring make the descriptor readable by themselves.
         Ok(!self.ring.is_ready())

@@ -172,26 +172,26 @@ impl RxRing {
         // plain integers and aligned as the slot is.
         let header = unsafe { self.slot().cast::<libc::tpacket2_hdr>().read() };
         // SAFETY: in bounds of the mapping for the whole slot; the kernel writes nothing there until the status is given back
-        // by `Turn`, after `on_frame` has ended and with it the borrow.
+        // by `ReturnSlot`, after `on_frame` has ended and with it the borrow.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.slot().as_ptr().cast_const(), self.geometry.slot_bytes)
         };
-        let turn = Turn(self);
+        let slot = ReturnSlot(self);
         on_frame(Raw {
             slot: bytes,
             at: header.tp_mac.into(),
             kept_bytes: header.tp_snaplen as usize,
             frame_bytes: header.tp_len as usize,
         });
-        drop(turn);
+        drop(slot);
         true
     }
 }
 
 /// Gives the slot back to the kernel at its end, also if a panic ends it: no frame is delivered twice.
-struct Turn<'a>(&'a mut RxRing);
+struct ReturnSlot<'a>(&'a mut RxRing);
 
-impl Drop for Turn<'_> {
+impl Drop for ReturnSlot<'_> {
     #[inline]
     fn drop(&mut self) {
         let Self(ring) = self;

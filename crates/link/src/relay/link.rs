@@ -20,7 +20,7 @@ const TO_RELAY: LinkAddr = LinkAddr::Local(RELAY);
 /// While the relay takes nothing, `wait` sleeps no longer before it offers what waits again.
 const RETRY: Duration = Duration::from_millis(1);
 /// How often a link asks whether its relay is alive.
-const LOOK_NS: u64 = 200_000_000;
+const CHECK_EVERY_NS: u64 = 200_000_000;
 
 /// The process in a slot.
 #[inline]
@@ -102,7 +102,7 @@ pub struct Relayed {
     /// The open frame's bytes.
     bytes: Vec<u8>,
     counters: LinkCounters,
-    looked_ns: u64,
+    checked_ns: u64,
     /// The relay has ended.
     gone: bool,
 }
@@ -139,7 +139,7 @@ impl Relayed {
             open: None,
             bytes: Vec::with_capacity(ring.frame_bytes),
             counters: LinkCounters::default(),
-            looked_ns: 0,
+            checked_ns: 0,
             gone: false,
             shm,
         };
@@ -198,7 +198,7 @@ impl Relayed {
 
     /// Asks the kernel whether the relay lives.
     #[cold]
-    fn look(&mut self) {
+    fn check_relay(&mut self) {
         self.gone = self.shm.process_at(TO_RELAY) == Some(0);
     }
 
@@ -286,7 +286,7 @@ impl Link for Relayed {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         self.flush()?;
-        self.look();
+        self.check_relay();
         self.require_relay()?;
         let waits = self.open.is_some();
         self.shm
@@ -299,7 +299,7 @@ impl Link for Relayed {
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.flush()?;
-        self.look();
+        self.check_relay();
         self.require_relay()?;
         self.shm.arm_fd()
     }
@@ -316,9 +316,9 @@ impl Link for Relayed {
 
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
-        if now_ns.wrapping_sub(self.looked_ns) >= LOOK_NS {
-            self.looked_ns = now_ns;
-            self.look();
+        if now_ns.wrapping_sub(self.checked_ns) >= CHECK_EVERY_NS {
+            self.checked_ns = now_ns;
+            self.check_relay();
         }
     }
 

@@ -59,7 +59,7 @@ pub enum ShmAttachError {
         /// Nodes that the job can have.
         nodes: usize,
     },
-    /// Live processes hold all indices that those who join may take.
+    /// Live processes hold all indices that joining ones may take.
     #[error("all of this job's {nodes} nodes are taken by living processes; end one first")]
     Full {
         /// Nodes that the job can have.

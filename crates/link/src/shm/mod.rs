@@ -96,8 +96,8 @@ pub struct Shm {
     /// Index into `live` of the peer that was busy last.
     cursor: usize,
     hot_calls: u32,
-    /// Peers sent to since the last flush.
-    touched: Vec<u16>,
+    /// Peers sent to since the last flush: their bells are rung by the next.
+    bells_pending: Vec<u16>,
     /// An earlier generation of ours may still use memory.
     has_dead_generations: bool,
     /// Sleepers make the fence for us (`sys::is_fenced_by_others`).
@@ -161,7 +161,7 @@ impl Shm {
             live: Vec::with_capacity(nodes),
             cursor: 0,
             hot_calls: 0,
-            touched: Vec::with_capacity(nodes),
+            bells_pending: Vec::with_capacity(nodes),
             has_dead_generations,
             is_fenced: sys::is_fenced_by_others(),
             armed: false,
@@ -183,7 +183,7 @@ impl Shm {
         self.job.layout.nodes
     }
 
-    /// Releases the memory of our earlier generations, as soon as every other process has turned to the present one. Called whenever one more process
+    /// Releases the memory of our earlier generations, as soon as every other process has switched to the present one. Called whenever one more process
     /// may have: a peer stated where to start, or the directory changed.
     #[cold]
     fn free_dead_generations(&mut self) {

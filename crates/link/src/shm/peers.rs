@@ -16,7 +16,7 @@
 //! - *Killed between the directory entry and the counter `changes`*: nobody reads the directory until the next attach; the dead generation had sent
 //!   nothing yet.
 //! - *Two quick restarts*: we may see only the second, or map a generation that is dead already: its region is complete, nobody writes it, nobody
-//!   releases its memory before we turned to the next one, and the directory differs again when we next read it.
+//!   releases its memory before we switched to the next one, and the directory differs again when we next read it.
 //! - *Killed before it told a new generation where to start*: its mapping of the earlier generation went with it, and its free lock shows that.
 
 use std::sync::Arc;
@@ -133,7 +133,7 @@ pub(super) struct Peer {
     pub(super) addr: LinkAddr,
     /// The directory's entry: which generation is present.
     pub(super) entry: ReadWord,
-    /// The one that we turned to last.
+    /// The one that we switched to last.
     pub(super) generation: u64,
     pub(super) inbound: Option<Inbound>,
     /// Our ring, mapped when the peer's first generation shows up.
@@ -144,8 +144,8 @@ pub(super) struct Peer {
     pub(super) rung: u32,
     /// The generation that the last frame came from.
     pub(super) heard: u64,
-    /// Sent to since the last flush.
-    pub(super) touched: bool,
+    /// Sent to since the last flush, which rings its bell.
+    pub(super) bell_pending: bool,
     /// Bodies that this generation has yet to read in our memory.
     pub(super) referred: Referred,
     /// The generation before this one, and how many counted frames it has not read.
@@ -177,7 +177,7 @@ impl Peer {
             bell: BellRef::new(job.head(), layout.bell_at(index)),
             rung: 0,
             heard: 0,
-            touched: false,
+            bell_pending: false,
             referred: Referred::default(),
             before: (0, 0),
             start_generation: word(start.generation),
@@ -190,8 +190,17 @@ impl Peer {
         }
     }
 
-    /// Turns to a new generation of the peer: maps it and tells it where to start. `false`: the directory names an impossible generation.
-    pub(super) fn turn_to(
+    /// Has the next flush ring the bell of this peer, which is `node`.
+    #[inline]
+    pub(super) fn mark_pending(&mut self, bells_pending: &mut Vec<u16>, node: u16) {
+        if !self.bell_pending {
+            self.bell_pending = true;
+            bells_pending.push(node);
+        }
+    }
+
+    /// Switches to a new generation of the peer: maps it and tells it where to start. `false`: the directory names an impossible generation.
+    pub(super) fn switch_to(
         &mut self,
         job: &Job,
         me: u16,

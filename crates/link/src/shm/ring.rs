@@ -260,7 +260,7 @@ impl Producer {
         if !is_full(self) {
             return None;
         }
-        if !self.look(load_head) {
+        if !self.refresh(load_head) {
             return Some(Sent::Broken);
         }
         is_full(self).then_some(Sent::Full)
@@ -290,7 +290,7 @@ impl Producer {
     }
 
     /// Reads how far the consumer has read. `false`: its head is impossible.
-    fn look(&mut self, load_head: impl FnOnce() -> Option<u64>) -> bool {
+    fn refresh(&mut self, load_head: impl FnOnce() -> Option<u64>) -> bool {
         let Some(head) = load_head() else {
             return true;
         };
@@ -317,7 +317,7 @@ impl Producer {
         frame_bytes: usize,
         load_head: impl FnOnce() -> Option<u64>,
     ) -> usize {
-        if !self.look(load_head) {
+        if !self.refresh(load_head) {
             return 0;
         }
         // The largest frame must still fit before the last one.

@@ -20,7 +20,7 @@ const HOT_CALLS_MAX: u32 = 4;
 /// For a shorter frame, asking for its placement costs more than copying it twice.
 const PLACED_BYTES: usize = 12 << 10;
 /// Frames taken from one peer before the next is served.
-const TURN_FRAMES: usize = 16;
+const ROUND_FRAMES: usize = 16;
 
 impl Shm {
     /// Delivers up to `max` frames, peers in turn. The call ends with a body that was read by reference, because the acknowledgement of so much data
@@ -30,7 +30,7 @@ impl Shm {
         let mut frames = 0;
         let is_hot = self.hot_calls < HOT_CALLS_MAX;
         if is_hot {
-            frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
+            frames = self.take(self.cursor, max.min(ROUND_FRAMES), receiver);
             self.hot_calls += u32::from(frames > 0);
         }
         if frames == 0 {
@@ -59,7 +59,7 @@ impl Shm {
             if at >= live {
                 at = 0;
             }
-            let taken = self.take(at, TURN_FRAMES.min(max - frames), receiver);
+            let taken = self.take(at, ROUND_FRAMES.min(max - frames), receiver);
             if taken == 0 {
                 idle += 1;
             } else {
@@ -97,10 +97,7 @@ impl Shm {
             take_open(peer, &mut self.scratch, &mut self.counters, max, receiver);
         if has_fetched {
             self.has_fetched = true;
-            if !peer.touched {
-                peer.touched = true;
-                self.touched.push(node);
-            }
+            peer.mark_pending(&mut self.bells_pending, node);
         }
         frames
     }

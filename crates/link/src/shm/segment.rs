@@ -224,7 +224,7 @@ impl Job {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// No node from this one on ever attached. Any process may write that word: at worst those that join are seen later, or places are looked at in vain.
+    /// No node from this one on ever attached. Any process may write that word. At worst, joining processes are seen later, or empty places are read.
     pub(crate) fn nodes_seen(&self) -> usize {
         let seen = ReadWord::new(&self.head, head::NODES_SEEN).load(Ordering::Acquire);
         seen.min(self.layout.nodes_max as u64) as usize
@@ -288,11 +288,11 @@ impl Job {
     /// Releases the memory of all earlier generations of `node`, whose present generation is `generation` and announced. `false`: a process may still
     /// read one of them. `has_left` tells of each of the first `known` nodes whether its process has told `generation` where to start.
     ///
-    /// Why nobody reads them when this frees them. Their processes are gone: we hold their lock, which goes with the last of their mappings. Another
+    /// Nobody reads them when this frees them. Their own processes are gone: we hold their lock, which goes with the last of their mappings. Another
     /// process maps a generation only while the directory names it, and the directory names `generation` now. So the danger is processes that read
     /// the directory before. Each holds its node's lock as long as it is alive; hence a node whose lock is free has no such process, and one that
     /// comes later sees `generation` in the directory. A live process drops its mapping of the earlier generation *before* it tells `generation`
-    /// where to start (`Peer::turn_to`), so one that has told has none. Those beyond the first `known` have told nothing.
+    /// where to start (`Peer::switch_to`), so one that has told has none. Those beyond the first `known` have told nothing.
     pub(crate) fn free_dead_generations(
         &self,
         (node, generation): (u16, u64),

@@ -53,10 +53,7 @@ impl Shm {
             Sent::Frame(bytes) => {
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += bytes as u64;
-                if !peer.touched {
-                    peer.touched = true;
-                    self.touched.push(node);
-                }
+                peer.mark_pending(&mut self.bells_pending, node);
                 Ok(true)
             }
             Sent::Full => {
@@ -115,8 +112,8 @@ impl Shm {
     #[cold]
     pub(super) fn take_back(&mut self) {
         let now_ms = sys::coarse_ms();
-        let looks = now_ms >= self.claims_seen_ms + CLAIMS_MS;
-        if looks {
+        let checks_claims = now_ms >= self.claims_seen_ms + CLAIMS_MS;
+        if checks_claims {
             self.claims_seen_ms = now_ms;
         }
         self.has_referred = false;
@@ -128,7 +125,7 @@ impl Shm {
             if let Some(head) = head {
                 peer.referred.read_to(head);
             }
-            if looks && self.job.is_claimed(node) == Some(false) {
+            if checks_claims && self.job.is_claimed(node) == Some(false) {
                 peer.referred.clear();
             }
             self.has_referred |= !peer.referred.is_empty();
@@ -144,23 +141,20 @@ impl Shm {
         self.counters.sent_bytes += bytes as u64;
         for &node in &self.live {
             let peer = &mut self.peers[usize::from(node)];
-            if !peer.touched {
-                peer.touched = true;
-                self.touched.push(node);
-            }
+            peer.mark_pending(&mut self.bells_pending, node);
         }
     }
 
     /// Wakes the sleeping peers that were sent frames since the last call.
     #[inline]
     pub(super) fn ring_bells(&mut self) {
-        if self.touched.is_empty() {
+        if self.bells_pending.is_empty() {
             return;
         }
         sys::fence_before_bell(self.is_fenced);
-        for &node in &self.touched {
+        for &node in &self.bells_pending {
             let peer = &mut self.peers[usize::from(node)];
-            peer.touched = false;
+            peer.bell_pending = false;
             match doorbell::ring(&peer.bell, &mut peer.rung) {
                 Ring::Nobody => {}
                 Ring::Futex => peer.bell.futex_wake(),
@@ -174,7 +168,7 @@ impl Shm {
                 peer.producer.warm(lines);
             }
         }
-        self.touched.clear();
+        self.bells_pending.clear();
     }
 
     /// Takes in the nodes that joined beyond those known so far.
@@ -188,7 +182,7 @@ impl Shm {
         peers.extend((known..nodes).map(|node| Peer::new(job, own, node as u16)));
     }
 
-    /// Reads the directory and turns to peers that began a new generation.
+    /// Reads the directory and switches to peers that began a new generation.
     #[cold]
     pub(super) fn refresh(&mut self) -> Result<(), LinkError> {
         // The counter first: an entry that appears while we read the directory raises it again.
@@ -202,7 +196,7 @@ impl Shm {
             }
             let generation = peer.entry.load(Ordering::Acquire);
             if generation != peer.generation {
-                let turned = peer.turn_to(
+                let switched = peer.switch_to(
                     &self.job,
                     self.me,
                     node.into(),
@@ -210,10 +204,10 @@ impl Shm {
                     &self.broadcast,
                     self.generation,
                 );
-                if turned.is_err() {
+                if switched.is_err() {
                     peer.generation = 0; // it is tried again
                 }
-                let is_sound = turned.map_err(|error| failed = Some(error));
+                let is_sound = switched.map_err(|error| failed = Some(error));
                 if is_sound == Ok(false) {
                     self.counters.dropped_frames += 1;
                     tracing::warn!(

@@ -17,10 +17,10 @@ use super::{UdpBindError, UdpConfig, enlarge_buffers, sys};
 use crate::sleep::either_of;
 use crate::{LinkCounters, LinkError, Receiver};
 
-/// So many receives in a row look at the group's socket in vain, each time; then only one in `LOOK_EVERY` does. A poll in vain is a system call, which
-/// doubles the cost of an idle turn; a wait looks at both.
-const KEEN_LOOKS: u32 = 64;
-const LOOK_EVERY: u32 = 4;
+/// Empty polls of the group's socket after which only one receive in `POLL_EVERY` polls it: each is a system call, which doubles the cost of an idle
+/// receive. A wait polls both sockets.
+const EAGER_POLLS: u32 = 64;
+const POLL_EVERY: u32 = 4;
 
 /// Membership of a multicast group.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Group {
     pub(super) either: OwnedFd,
     rx: Rx,
     /// Receives in a row without a frame of the group.
-    vain: u32,
+    empty: u32,
 }
 
 impl Group {
@@ -71,7 +71,7 @@ impl Group {
             socket: receiving,
             either,
             rx: Rx::of_group(local),
-            vain: 0,
+            empty: 0,
         })
     }
 
@@ -83,12 +83,12 @@ impl Group {
         self.rx.has_frames()
     }
 
-    /// The next receive looks at the socket.
-    pub(super) fn look_next(&mut self) {
-        self.vain = 0;
+    /// The next receive polls the socket.
+    pub(super) fn poll_next(&mut self) {
+        self.empty = 0;
     }
 
-    /// Delivers up to `max` frames, if it is time to look.
+    /// Delivers up to `max` frames, if it is time to poll.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -96,16 +96,16 @@ impl Group {
         max: usize,
         receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
-        if self.vain > KEEN_LOOKS && !self.vain.is_multiple_of(LOOK_EVERY) {
-            self.vain = self.vain.wrapping_add(1);
+        if self.empty > EAGER_POLLS && !self.empty.is_multiple_of(POLL_EVERY) {
+            self.empty = self.empty.wrapping_add(1);
             return Ok(0);
         }
         let fd = self.socket.as_fd();
         let frames = self.rx.receive(fd, counters, max, receiver)?;
-        self.vain = if frames > 0 {
+        self.empty = if frames > 0 {
             0
         } else {
-            self.vain.wrapping_add(1)
+            self.empty.wrapping_add(1)
         };
         Ok(frames)
     }

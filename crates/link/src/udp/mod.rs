@@ -18,8 +18,8 @@
 //! Long messages are copied by the kernel only: it gathers their frames from the sender's memory (`gather`), and scatters them to where the receiver
 //! expects them (`recv_scattered`).
 //!
-//! With a multicast group (`UdpConfig::group`), a broadcast is one datagram to the group (`group`); without one there is no broadcast, and whoever
-//! wants all peers sends to each.
+//! With a multicast group (`UdpConfig::group`), a broadcast is one datagram to the group (`group`); without one there is no broadcast, and a
+//! program that addresses all peers sends to each.
 //!
 //! Left out on purpose: path MTU discovery of our own (the kernel fragments where a path is
 //! narrower than its interface); zero-copy sends (they pay only for more than a datagram holds).
@@ -394,7 +394,7 @@ impl Link for Udp {
         let polled = match &mut self.group {
             None => sleep::poll(&mut [first], timeout, what),
             Some(group) => {
-                group.look_next();
+                group.poll_next();
                 let second = PollFd::new(&group.socket, PollFlags::IN);
                 sleep::poll(&mut [first, second], timeout, what)
             }
@@ -413,7 +413,7 @@ impl Link for Udp {
         self.flush()?;
         // Frames in the kernel's buffer make the descriptor readable by themselves.
         if let Some(group) = &mut self.group {
-            group.look_next();
+            group.poll_next();
         }
         Ok(!self.has_frames())
     }

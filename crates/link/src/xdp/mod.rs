@@ -177,7 +177,7 @@ impl Xdp {
             return Err(removed());
         }
         // Switches may have forgotten our address while it was down.
-        if self.watch.look() == Some(InterfaceState::Up) {
+        if self.watch.refresh() == Some(InterfaceState::Up) {
             self.announce()?;
         }
         Ok(())
@@ -307,7 +307,7 @@ impl Link for Xdp {
             (true, true) => timeout.min(RETRY_DOWN),
             (false, true) => timeout.min(RETRY),
         };
-        // `poll` also makes the driver look at the rings, where it waits for that.
+        // `poll` also makes the driver read the rings, where it waits for that.
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if sleep::poll(&mut fds, timeout, "poll of the AF_XDP socket")? {
             // `poll` does not report a removed interface, not even as an error.

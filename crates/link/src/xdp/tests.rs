@@ -10,9 +10,9 @@ use super::*;
 use crate::each;
 use crate::ether::ETHERTYPE;
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Polls until a frame counts as lost.
-const LOOKS_MAX: usize = 500;
+const POLLS_MAX: usize = 500;
 
 /// Interfaces `n0` and `n1` of this thread's own; `false`: not possible here, the test is skipped.
 pub(super) fn on_veth(mtu: u32) -> bool {
@@ -43,7 +43,7 @@ pub(super) fn native() -> XdpConfig {
 
 /// Sends a frame of payload `bytes`, all of one value.
 pub(super) fn send(link: &mut Xdp, to: LinkAddr, bytes: usize, value: u8) {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         let sent = link.send_one(to, Frame::whole(&vec![value; bytes]));
         if sent.expect("send_with") {
             return;
@@ -57,7 +57,7 @@ pub(super) fn send(link: &mut Xdp, to: LinkAddr, bytes: usize, value: u8) {
 fn send_raw(link: &mut Xdp, frame: &[u8]) {
     let fd = link.socket.as_fd();
     let counters = &mut link.counters;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         link.tx
             .push_out(fd, &mut link.umem, counters)
             .expect("push");
@@ -79,7 +79,7 @@ fn send_raw(link: &mut Xdp, frame: &[u8]) {
 /// The next frame.
 pub(super) fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
     let mut got = None;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         link.receive(
             1,
             &mut each(|from, frame| got = Some((from, frame.to_vec()))),
@@ -88,7 +88,7 @@ pub(super) fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
         if let Some(got) = got {
             return got;
         }
-        link.wait(LOOK).expect("wait");
+        link.wait(POLL_EVERY).expect("wait");
     }
     panic!("no frame arrives");
 }
@@ -96,7 +96,7 @@ pub(super) fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
 /// Waits until the interface has no program. It may take a while: a process that another test is just starting may still hold a copy of the
 /// descriptor.
 fn assert_detached(index: u32) {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         if device::attached(index).expect("query").is_none() {
             return;
         }
@@ -113,7 +113,7 @@ fn drain(link: &mut Xdp) -> usize {
         match link.receive(64, &mut each(|_, _| {})).expect("receive") {
             0 => {
                 quiet += 1;
-                link.wait(LOOK).expect("wait");
+                link.wait(POLL_EVERY).expect("wait");
             }
             more => {
                 frames += more;
@@ -133,7 +133,7 @@ fn assert_settled(link: &mut Xdp) {
         slots_free: layout.slots,
         slots_at_kernel: 0,
     };
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         link.flush().expect("flush");
         link.tx.reap(&mut link.umem);
         if link.umem.accounts() == settled {
@@ -257,12 +257,12 @@ fn panics_lose_no_chunk() {
             a.flush().expect("flush");
         }
         let handler = catch_unwind(AssertUnwindSafe(|| {
-            for _ in 0..LOOKS_MAX {
+            for _ in 0..POLLS_MAX {
                 let _ = b.receive(
                     9,
                     &mut each(|_, frame| assert!(frame[0] != 1, "handler {round}")),
                 );
-                let _ = b.wait(LOOK);
+                let _ = b.wait(POLL_EVERY);
             }
         }));
         assert!(handler.is_err());
@@ -447,10 +447,10 @@ fn down_interface_drops() {
             assert!(counters.dropped_frames >= slots as u64, "{counters:?}");
             ip(&format!("link set {side} up\n")).expect("up");
             let mut arrived = 0;
-            for _ in 0..LOOKS_MAX {
+            for _ in 0..POLLS_MAX {
                 send(&mut a, to, 80, 7);
                 a.flush().expect("flush");
-                b.wait(LOOK).expect("wait");
+                b.wait(POLL_EVERY).expect("wait");
                 b.receive(
                     999,
                     &mut each(|_, frame| arrived += usize::from(frame == [7; 80])),
@@ -501,7 +501,7 @@ fn announces_itself() {
     let mut b = open("n1", generic());
     let mut a = open("n0", generic());
     let mut announced = |a: &mut Xdp| {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             a.wait(Duration::ZERO).expect("wait");
             if b.rx.ring.available() > 0 {
                 let received = b.umem.take(b.rx.ring.peek(0)).expect("a chunk");
@@ -544,7 +544,7 @@ fn removed_interface_is_an_error() {
     let (mut a, mut b) = (open("n0", generic()), open("n1", native()));
     ip("link del n0\n").expect("remove");
     let mut failed = None;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         let sent = a.send_one(LinkAddr::Broadcast, Frame::whole(&[1]));
         if let Err(error) = sent.and_then(|_| a.flush()) {
             failed = Some(error.to_string());

@@ -9,11 +9,12 @@ use tsumuji_link::packet::{Packet, PacketConfig};
 
 /// The test that [`holder::start`] runs.
 const HOLDER: &str = "packet_process::hold_a_link";
-const LOOK: Duration = Duration::from_millis(10);
-const LOOKS_MAX: usize = 1000;
+const POLL_EVERY: Duration = Duration::from_millis(10);
+const POLLS_MAX: usize = 1000;
 
 /// Not a test by itself: what the other starts.
 #[test]
+#[ignore = "run by another test as a program to be killed"]
 fn hold_a_link() {
     holder::hold(|| Packet::open("n0", PacketConfig::default()).expect("open"));
 }
@@ -56,11 +57,11 @@ fn second_process_is_refused_and_killed() {
         drop(Packet::open("n0", PacketConfig::default()).expect("free again"));
     }
     // The kernel frees a socket's memory a moment after its last user is gone.
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         if leftovers().is_none() {
             return;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_EVERY);
     }
     panic!("left behind: {:?}", leftovers());
 }

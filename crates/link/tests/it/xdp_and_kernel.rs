@@ -15,8 +15,8 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The test that [`holder::start`] runs.
 const HOLDER: &str = "xdp_and_kernel::hold_a_link";
-const LOOK: Duration = Duration::from_millis(10);
-const LOOKS_MAX: usize = 1000;
+const POLL_EVERY: Duration = Duration::from_millis(10);
+const POLLS_MAX: usize = 1000;
 
 fn on(mode: XdpMode) -> XdpConfig {
     XdpConfig {
@@ -40,11 +40,11 @@ fn has_program(interface: &str) -> bool {
 
 /// Waits until the kernel has removed the program.
 fn assert_detached(interface: &str) {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..POLLS_MAX {
         if !has_program(interface) {
             return;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_EVERY);
     }
     panic!("the program stays: {}", shown(interface));
 }
@@ -53,7 +53,7 @@ fn assert_detached(interface: &str) {
 fn answer_frames(link: &mut Xdp) {
     let mut last = false;
     while !last {
-        link.wait(LOOK).expect("wait");
+        link.wait(POLL_EVERY).expect("wait");
         let mut got = Vec::new();
         link.receive(
             16,
@@ -73,8 +73,8 @@ fn ask_frame(link: &mut Xdp, to: LinkAddr, bytes: usize) {
     link.send_one(to, Frame::whole(&vec![bytes as u8; bytes]))
         .expect("send_with");
     link.flush().expect("flush");
-    for _ in 0..LOOKS_MAX {
-        link.wait(LOOK).expect("wait");
+    for _ in 0..POLLS_MAX {
+        link.wait(POLL_EVERY).expect("wait");
         let mut answer = None;
         link.receive(1, &mut each(|_, frame| answer = Some(frame.to_vec())))
             .expect("receive");
@@ -184,6 +184,7 @@ fn kernel_traffic_passes() {
 
 /// Not a test by itself: what `second_process_is_refused_and_killed` starts.
 #[test]
+#[ignore = "run by another test as a program to be killed"]
 fn hold_a_link() {
     holder::hold(|| Xdp::open("n0", XdpConfig::default()).expect("open"));
 }

@@ -97,9 +97,9 @@ impl FlowPolicy for Mad {
     }
 }
 
-/// With any number of active senders, those are scheduled whom a comparison of each with all others gives.
+/// With any number of active senders, those are scheduled that a comparison of each with all others gives.
 #[test]
-fn schedules_are_as_if_each_looked_at_all() {
+fn schedules_are_as_if_each_compared_all() {
     let mut credit = Credit::new(4096);
     let mut grants: Vec<Grant> = (0..40).map(|_| Grant::new()).collect();
     let mut random = 7_u64;
@@ -210,8 +210,8 @@ proptest! {
         }
     }
 
-    /// Whatever peers do, however often their sessions end and begin, and whoever is added, the sum of frames that may arrive, overtaken or not, stays
-    /// within the receive ring. All begin with what was stated to them last, or before.
+    /// The sum of frames that may arrive, overtaken or not, stays within the receive ring, whatever peers do, however often their sessions end and
+    /// begin, and whichever peers are added. All begin with the credit that was stated to them last, or before.
     #[test]
     fn credit_never_exceeds_the_ring(
         peers in 1u16..20,

@@ -111,7 +111,7 @@ impl Engine {
     /// The link has room for `to`, which `next_destination` just returned. `true`: a datagram goes first, so call `next_destination` again.
     #[inline]
     pub fn offer_room(&mut self, to: Destination) -> bool {
-        !self.datagrams.is_empty() && !self.datagrams.is_due() && self.datagrams.offer_room(to)
+        !self.datagrams.is_empty() && !self.datagrams.is_offered() && self.datagrams.offer_room(to)
     }
 
     /// Plans a batch for `to`, which `next_destination` just returned: at most `most` frames and bytes, but the first frame may be of any length.
@@ -125,7 +125,7 @@ impl Engine {
         most: (usize, usize),
     ) -> usize {
         match to {
-            _ if self.datagrams.is_due() => self.plan_datagram(),
+            _ if self.datagrams.is_offered() => self.plan_datagram(),
             Destination::Peer(id) => self.plan_to_peer(now, id, borrowed, most),
             Destination::Broadcast => self.batch.begin(None),
         }
@@ -153,26 +153,6 @@ impl Engine {
             };
             (head, body)
         })
-    }
-
-    /// Plans one frame and copies it into `slot`: for drivers without a link. Returns its length; 0 if there is nothing to send.
-    ///
-    /// # Panics
-    /// If `slot` is too short for it.
-    pub fn write_frame(
-        &mut self,
-        now: Instant,
-        to: Destination,
-        borrowed: &Borrowed<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        self.plan(now, to, borrowed, (1, usize::MAX));
-        let mut frames = self.batch(borrowed);
-        let (head, body) = frames.next().unwrap_or_default();
-        let bytes = head.len() + body.len();
-        slot[..head.len()].copy_from_slice(head);
-        slot[head.len()..bytes].copy_from_slice(body);
-        bytes
     }
 
     #[inline]
@@ -252,8 +232,8 @@ fn next_frame(now: Instant, peer: &mut Peer) -> Next {
     }
     // Data frames tell of no gap, refusal, or change of whether direct messages are taken; under `suci` they carry no acknowledgement.
     let gap = peer.receive.ack_now && peer.wants_ack_alone();
-    let due = peer.ping_due | peer.receive.grant_due | peer.send.is_ask_due();
-    if !gap && !due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
+    let pending = peer.ping_pending | peer.receive.grant_pending | peer.send.is_ask_pending();
+    if !gap && !pending && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
         Next::Data
     } else {
         Next::Word

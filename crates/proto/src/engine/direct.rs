@@ -5,8 +5,8 @@
 //! that are too long, tracked, paced or behind queued ones go by packet numbers. A message by reference is one frame of any length: only its
 //! head passes the ring, and the receiver reads the payload from the sender's memory.
 //!
-//! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what honest peers
-//! send after half of the budget is used, until they heed the stop, fits the headroom kept for it.
+//! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another. The
+//! messages that honest peers send after half of the budget is used, until they heed the stop, fit the headroom kept for them.
 
 use super::placement::Guess;
 use super::receive::hand_over;
@@ -551,7 +551,7 @@ pub(super) fn recall(
 /// Has the peer told, by an ack of its own, whether direct messages are taken.
 pub(super) fn set_open(peer: &mut Peer, open: bool) {
     peer.direct.set(Talk::OPEN, open);
-    peer.direct.set(Talk::WORD_DUE, true);
+    peer.direct.set(Talk::WORD_PENDING, true);
     peer.receive.ack_now = true;
 }
 

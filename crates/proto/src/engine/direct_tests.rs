@@ -1,11 +1,10 @@
 //! Direct messages between engines joined by a wire that keeps frames in order and loses none.
 
 use super::direct::unasked_bytes;
-use super::tests::{Wire, config};
+use super::tests::{Wire, config, next_frame};
 use super::*;
 use crate::counters::Drop;
 use crate::memory::charge;
-use crate::message::Borrowed;
 use crate::message::Payload;
 use crate::policy::{FlowPolicy, Room, Sender};
 use alloc::vec;
@@ -325,7 +324,6 @@ fn part(
 
 /// The session of node 0 towards node 1, while nothing is on its way.
 fn session(wire: &mut Wire) -> u32 {
-    let mut slot = [0; 1472];
     let now = wire.now;
     let engine = &mut wire.nodes[0].engine;
     let payload = Payload::Copied(b"?", &[]);
@@ -333,8 +331,8 @@ fn session(wire: &mut Wire) -> u32 {
         .submit(NodeId(1), Channel::ordered(78), payload, true)
         .unwrap();
     let to = engine.next_destination(now).unwrap();
-    let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
-    tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
+    let frame = next_frame(engine, now, to);
+    tsumuji_wire::parse_data(&frame).unwrap().session
 }
 
 /// Messages of several frames, up to a quarter of the ring, arrive whole and in order in posted buffers; the sender holds no copies.

@@ -109,7 +109,7 @@ impl Engine {
         };
         if state.is_up() && now.since(state.last_ping) >= WINDOW_ASKED_EACH {
             state.last_ping = now;
-            state.ping_due = true;
+            state.ping_pending = true;
             self.enqueue(peer, now);
         }
     }
@@ -128,7 +128,7 @@ impl Engine {
         let Some(asks) = state.send.repair_now(now, heard, lossless, pool, counters) else {
             return false;
         };
-        state.ping_due |= asks;
+        state.ping_pending |= asks;
         self.enqueue(peer, now);
         true
     }

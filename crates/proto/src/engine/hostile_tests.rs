@@ -2,11 +2,10 @@
 //!
 //! Node 0 is hostile: frames are forged in its name, for the session that is up.
 
-use super::tests::{MINUTE, Wire, body};
+use super::tests::{MINUTE, Wire, body, next_frame};
 use super::*;
 use crate::congestion::Congestion;
 use crate::counters::Drop;
-use crate::message::Borrowed;
 use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
@@ -153,11 +152,10 @@ fn credit_jumps() {
         forge(&mut wire, |slot| forged.write(slot));
         assert_eq!(drops(&wire, Drop::Malformed), refused);
     }
-    let mut slot = [0; 1472];
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        assert!(engine.write_frame(now, to, &Borrowed::NONE, &mut slot) > 0);
+        next_frame(engine, now, to);
         frames += 1;
         assert!(frames < 5000, "beyond the window");
     }
@@ -391,11 +389,10 @@ fn floods_of_hellos() {
         1000,
         "answers to nothing asked"
     );
-    let mut slot = [0; 1472];
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
+        next_frame(engine, now, to);
         frames += 1;
     }
     assert!(frames <= 2, "a welcome and a hello, not {frames} frames");

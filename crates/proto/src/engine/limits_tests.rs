@@ -1,8 +1,7 @@
 //! Bounds on what is kept and waited for: a full queue, and a peer that has left.
 
-use super::tests::{Inbox, MINUTE, Wire, config};
+use super::tests::{Inbox, MINUTE, Wire, config, next_frame};
 use super::*;
-use crate::message::Borrowed;
 use crate::message::Payload;
 use alloc::vec;
 use tsumuji_wire::{Channel, DeliveryClass, Priority};
@@ -20,9 +19,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     let written = |engine: &mut Engine| {
         let mut frames = Vec::new();
         while let Some(to) = engine.next_destination(now) {
-            let mut slot = [0; 1472];
-            let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
-            frames.push(slot[..bytes].to_vec());
+            frames.push(next_frame(engine, now, to));
         }
         frames
     };

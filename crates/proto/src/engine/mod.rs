@@ -65,7 +65,7 @@ pub struct Engine {
     peers: Vec<Option<Box<Peer>>>,
     ready: VecDeque<u16>,
     /// Peers whose alarm has gone off, while `handle_timeout` visits them; kept to reuse its memory.
-    due: Vec<u16>,
+    expired: Vec<u16>,
     datagrams: Datagrams,
     batch: Batch,
     /// The place that a link may have filled with payloads.
@@ -163,7 +163,7 @@ impl Engine {
             shared,
             peers: Vec::new(),
             ready: VecDeque::new(),
-            due: Vec::new(),
+            expired: Vec::new(),
             datagrams: Datagrams::default(),
             batch: Batch::new(),
             place: None,
@@ -398,7 +398,7 @@ impl Engine {
             if let Some(peer) = self.peers[index].as_deref_mut()
                 && peer.is_up()
             {
-                peer.session.set_close_due(true);
+                peer.session.set_close_pending(true);
                 let id = peer.id;
                 self.enqueue(id, now);
             }
@@ -466,7 +466,7 @@ impl Engine {
     }
 }
 
-/// The peer of that id, for who needs the rest of the engine beside it.
+/// The peer of that id, for callers that need the rest of the engine beside it.
 #[inline(always)] // as Queue::acknowledge
 fn peer_of(peers: &mut [Option<Box<Peer>>], id: NodeId) -> Option<&mut Peer> {
     peers.get_mut(usize::from(id.0))?.as_deref_mut()

@@ -121,8 +121,8 @@ fn forged_headers_are_not_expected() {
     assert!(!node.engine.is_expected(0, &head[..39], bytes));
     assert!(node.engine.is_expected(1, &frames[2].0, bytes));
     // Flags, number, ack, credit, floor and delay are checked when the frame is taken.
-    let looked_at_later = |byte: usize| matches!(byte, 1 | 12..24 | 36 | 37 | 39);
-    for byte in (0..40).filter(|&byte| !looked_at_later(byte)) {
+    let checked_later = |byte: usize| matches!(byte, 1 | 12..24 | 36 | 37 | 39);
+    for byte in (0..40).filter(|&byte| !checked_later(byte)) {
         let mut forged = head.clone();
         forged[byte] ^= 0x10;
         assert!(!node.engine.is_expected(0, &forged, bytes), "byte {byte}");

@@ -127,7 +127,7 @@ impl Engine {
         peer.send.on_terms(now, ack);
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
-            peer.direct.set(Talk::WORD_DUE, true); // the window is asked for, too
+            peer.direct.set(Talk::WORD_PENDING, true); // the window is asked for, too
         }
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, ready, now);
@@ -171,7 +171,7 @@ impl Engine {
         }
         if CongestionKind::of_flags(hello.flags) != shared.config.congestion.kind() {
             // The peer is to learn why no session begins; it is not asked for anything.
-            peer.session.welcome_due = Some(hello.nonce);
+            peer.session.welcome_pending = Some(hello.nonce);
             self.enqueue(hello.source, now);
             return Err(Drop::Congestion);
         }
@@ -318,7 +318,7 @@ fn is_incarnation(peer: &Peer, incarnation: u32) -> bool {
         .is_some_and(|identity| identity.incarnation == incarnation)
 }
 
-/// Checks that a frame belongs to the present session; if not, a reset may become due.
+/// Checks that a frame belongs to the present session; if not, a reset may become pending.
 #[inline(always)] // as Queue::acknowledge
 fn check_session(
     now: Instant,
@@ -330,7 +330,7 @@ fn check_session(
         return Ok(());
     }
     peer.session.answer_unknown(now, session);
-    if peer.session.reset_due.is_some() {
+    if peer.session.reset_pending.is_some() {
         // Written at the next timer: an answer to a frame of an old session is not urgent.
         shared.arm(peer, now);
     }
@@ -501,7 +501,7 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     (failed.messages, failed.lost) = (failed.messages + untaken, failed.lost + untaken);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
-    peer.ping_due = false;
+    peer.ping_pending = false;
     peer.window_kib = None;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.ended_sessions += 1;

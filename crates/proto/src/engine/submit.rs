@@ -58,7 +58,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Queues a message of `length_bytes` whose bytes stay with the program: it passes them with each `plan`, `batch` and `write_frame` until
+    /// Queues a message of `length_bytes` whose bytes stay with the program: it passes them with each `plan` and `batch` until
     /// `retain` or `cancel`, whatever the message's length. Other messages of its priority to the same peer wait behind it. Each peer has one
     /// borrowed message at most: `QueueFull` while there is another, and then no `Event::Writable` follows.
     pub fn submit_borrowed(

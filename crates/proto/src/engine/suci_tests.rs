@@ -1,10 +1,9 @@
 //! The rules of Suci one by one: frames are forged to node 1, and its answers are read. The scenarios are in `sim`.
 
-use super::tests::{MINUTE, Wire, body};
+use super::tests::{MINUTE, Wire, body, next_frame};
 use super::*;
 use crate::congestion::Congestion;
 use crate::counters::Drop;
-use crate::message::Borrowed;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW};
 use crate::time::Duration;
 use alloc::format;
@@ -106,12 +105,10 @@ fn permit(wire: &Wire, round: u32, number: u64, frames: u32) -> Permit {
 /// The frames that node 1 sends now, as text.
 fn said(wire: &mut Wire) -> Vec<String> {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
-    let mut slot = [0; 1472];
     let mut said = Vec::new();
     let plain = |low: u32| low.wrapping_sub(FIRST_NUMBER as u32);
     while let Some(to) = engine.next_destination(now) {
-        let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
-        said.push(match tsumuji_wire::parse(&slot[..bytes]) {
+        said.push(match tsumuji_wire::parse(&next_frame(engine, now, to)) {
             Ok(Frame::Data(data)) => format!("data {}", plain(data.number)),
             Ok(Frame::Ack(ack)) => {
                 assert!(ack.bitmap.is_empty(), "no selective acknowledgement");
@@ -443,7 +440,7 @@ fn windows_are_asked_for() {
 /// An ask about frames that have arrived is answered by an acknowledgement; one about frames that cannot have been sent, or of an earlier round, is
 /// not answered.
 #[test]
-fn asks_are_looked_at() {
+fn asks_are_judged() {
     let mut wire = pair();
     data(&mut wire, 0);
     release_all(&mut wire);

@@ -391,6 +391,16 @@ impl Wire {
     }
 }
 
+/// The next frame to `to`.
+pub(super) fn next_frame(engine: &mut Engine, now: Instant, to: Destination) -> Vec<u8> {
+    engine.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
+    let mut frames = engine.batch(&Borrowed::NONE);
+    frames
+        .next()
+        .map(|(head, body)| [head, body].concat())
+        .unwrap()
+}
+
 pub(super) fn body(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
         .map(|i| (i * 31 + i / 251 + seed) as u8)

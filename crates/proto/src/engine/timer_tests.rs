@@ -1,9 +1,8 @@
 //! The cost of timers: peers without expired deadlines cost nothing. Visits are counted; no time is measured.
 
-use super::tests::config;
+use super::tests::{config, next_frame};
 use super::*;
 use crate::event::Destination;
-use crate::message::Borrowed;
 use crate::message::{Delivery, Payload, Sink};
 use crate::time::Duration;
 use alloc::vec;
@@ -28,17 +27,15 @@ fn engine(me: NodeId, keep_alive: Duration) -> Engine {
 }
 
 /// Moves all frames between the two until neither has any to send.
-fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
+fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine) {
     loop {
         let mut moved = false;
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, &Borrowed::NONE, slot);
-            leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
+            leaf.handle_frame(now, &next_frame(hub, now, to), &mut Nobody);
             moved = true;
         }
         while let Some(to) = leaf.next_destination(now) {
-            let bytes = leaf.write_frame(now, to, &Borrowed::NONE, slot);
-            hub.handle_frame(now, &slot[..bytes], &mut Nobody);
+            hub.handle_frame(now, &next_frame(leaf, now, to), &mut Nobody);
             moved = true;
         }
         if !moved {
@@ -49,7 +46,7 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
 }
 
 /// A hub with sessions to `peers` peers, and the last of these peers.
-fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
+fn star(peers: u16, keep_alive: Duration) -> (Engine, Engine) {
     let now = Instant::from_nanos(0);
     let mut hub = engine(HUB, keep_alive);
     let mut last = None;
@@ -57,7 +54,7 @@ fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
         hub.add_peer(now, peer);
         let mut leaf = engine(peer, keep_alive);
         leaf.add_peer(now, HUB);
-        exchange(now, &mut hub, &mut leaf, slot);
+        exchange(now, &mut hub, &mut leaf);
         assert!(hub.is_up(peer));
         last = Some(leaf);
     }
@@ -65,9 +62,8 @@ fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
 }
 
 /// Sends a thousand messages to one of `peers` peers, one each 100 µs, and returns how often the hub checked a peer's deadlines.
-fn looks(peers: u16) -> u64 {
-    let mut slot = vec![0; 1500];
-    let (mut hub, mut leaf) = star(peers, Duration::from_secs(10), &mut slot);
+fn checks(peers: u16) -> u64 {
+    let (mut hub, mut leaf) = star(peers, Duration::from_secs(10));
     let mut now = Instant::from_nanos(0);
     let before = hub.counters().timer_looks;
     for _ in 0..1_000 {
@@ -78,7 +74,7 @@ fn looks(peers: u16) -> u64 {
             .expect("room");
         hub.handle_timeout(now);
         leaf.handle_timeout(now);
-        exchange(now, &mut hub, &mut leaf, &mut slot);
+        exchange(now, &mut hub, &mut leaf);
         hub.release(to, 8);
         leaf.release(HUB, 8);
     }
@@ -87,15 +83,15 @@ fn looks(peers: u16) -> u64 {
 
 /// Timers of a busy peer cost the same whether it is the only one or there are 10,000 idle ones beside it.
 #[test]
-fn idle_peers_cost_no_look() {
-    let alone = looks(1);
+fn idle_peers_cost_no_checks() {
+    let alone = checks(1);
     assert!((1..=4_000).contains(&alone), "{alone}");
     for peers in [100, 10_000] {
         // Each idle peer was visited once at most, because of a deadline of its hello.
-        let looks = looks(peers);
+        let checks = checks(peers);
         assert!(
-            looks <= alone + 2 * u64::from(peers),
-            "{looks} instead of {alone}"
+            checks <= alone + 2 * u64::from(peers),
+            "{checks} instead of {alone}"
         );
     }
 }
@@ -104,9 +100,8 @@ fn idle_peers_cost_no_look() {
 #[test]
 fn each_is_kept_alive_in_its_time() {
     const PEERS: u16 = 10_000;
-    let mut slot = vec![0; 1500];
     let keep_alive = Duration::from_secs(1);
-    let (mut hub, _) = star(PEERS, keep_alive, &mut slot);
+    let (mut hub, _) = star(PEERS, keep_alive);
     let mut now = Instant::from_nanos(0);
     // Past the deadlines of the handshakes.
     now += Duration::from_millis(500);
@@ -130,7 +125,7 @@ fn each_is_kept_alive_in_its_time() {
             panic!("a broadcast")
         };
         asked[usize::from(peer.0)] += 1;
-        assert!(hub.write_frame(now, to, &Borrowed::NONE, &mut slot) > 0);
+        next_frame(&mut hub, now, to);
     }
     assert_eq!(asked[0], 0);
     assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");
@@ -146,7 +141,6 @@ fn idle_peers_live_on() {
             ..config(me.0, 1 + u32::from(me.0))
         })
     };
-    let mut slot = vec![0; 1500];
     let mut now = Instant::from_nanos(0);
     let (mut hub, mut leaf) = (engine(HUB), engine(NodeId(1)));
     hub.add_peer(now, NodeId(1));
@@ -154,7 +148,7 @@ fn idle_peers_live_on() {
     for _ in 0..200 {
         hub.handle_timeout(now);
         leaf.handle_timeout(now);
-        exchange(now, &mut hub, &mut leaf, &mut slot);
+        exchange(now, &mut hub, &mut leaf);
         assert!(hub.is_up(NodeId(1)) && leaf.is_up(HUB), "{now:?}");
         now += Duration::from_millis(10);
     }
@@ -163,8 +157,8 @@ fn idle_peers_live_on() {
 /// Time in which a node did not run is no silence of its peers; what follows is.
 #[test]
 fn own_absence_is_no_silence() {
-    let (peer, mut slot) = (NodeId(1), vec![0; 1500]);
-    let (mut hub, _) = star(1, Duration::from_secs(1), &mut slot); // dead after 100 s
+    let peer = NodeId(1);
+    let (mut hub, _) = star(1, Duration::from_secs(1)); // dead after 100 s
     let absence = Duration::from_secs(1_000);
     let mut now = Instant::from_nanos(0) + absence;
     hub.note_absence(now, absence);

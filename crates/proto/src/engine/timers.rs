@@ -53,8 +53,12 @@ pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
             Some(at)
         }
         Phase::Connecting => {
-            let give_up = peer.session.connecting_since + shared.connect_within;
-            Some(peer.session.hello_at.map_or(give_up, |at| at.min(give_up)))
+            let abandon_at = peer.session.connecting_since + shared.connect_within;
+            Some(
+                peer.session
+                    .hello_at
+                    .map_or(abandon_at, |at| at.min(abandon_at)),
+            )
         }
         Phase::Dead => peer.session.hello_at,
     }
@@ -67,12 +71,12 @@ impl Engine {
             return;
         }
         // Each peer once: an alarm that is set for now again waits for the next call.
-        let mut due = core::mem::take(&mut self.due);
+        let mut expired = core::mem::take(&mut self.expired);
         while let Some(id) = self.shared.alarms.pop(now) {
-            due.push(id);
+            expired.push(id);
         }
-        self.shared.counters.timer_looks += due.len() as u64;
-        for id in due.drain(..) {
+        self.shared.counters.timer_looks += expired.len() as u64;
+        for id in expired.drain(..) {
             let index = usize::from(id);
             let Some(peer) = self.peers[index].as_deref_mut() else {
                 continue;
@@ -84,7 +88,7 @@ impl Engine {
             self.end_if_stuck(index, now);
             self.enqueue(NodeId(id), now);
         }
-        self.due = due;
+        self.expired = expired;
         self.feed_hungry();
     }
 
@@ -148,15 +152,15 @@ impl Engine {
         };
         let config = &self.shared.config;
         let dead_after = self.shared.dead_after(peer);
-        let given_up = now.since(peer.session.connecting_since) >= self.shared.connect_within;
+        let timed_out = now.since(peer.session.connecting_since) >= self.shared.connect_within;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
             peer.session.hello_at = None;
             // A dead peer that said hello and then nothing more is not asked for ever.
-            peer.session.hello_due = peer.session.phase != Phase::Dead || !given_up;
+            peer.session.hello_pending = peer.session.phase != Phase::Dead || !timed_out;
         }
         match peer.session.phase {
             Phase::Connecting => {
-                if given_up {
+                if timed_out {
                     end_session(now, peer, None, &mut self.shared);
                 }
             }
@@ -166,7 +170,7 @@ impl Engine {
             Phase::Up => {
                 if now.since(peer.last_heard.max(peer.last_ping)) >= config.keep_alive {
                     peer.last_ping = now;
-                    peer.ping_due = true;
+                    peer.ping_pending = true;
                 }
                 let super::Shared { memory, pool, .. } = &mut self.shared;
                 peer.receive.expire(now, memory, pool);
@@ -175,7 +179,7 @@ impl Engine {
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
                     let super::Shared { pool, counters, .. } = &mut self.shared;
-                    peer.ping_due |= peer.send.on_timeout(
+                    peer.ping_pending |= peer.send.on_timeout(
                         now,
                         peer.last_heard,
                         peer.link.lossless,

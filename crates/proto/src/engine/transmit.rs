@@ -71,9 +71,9 @@ pub(super) fn write_word(
 ) -> usize {
     if peer.session.has_control() {
         write_control(now, peer, shared, slot)
-    } else if peer.receive.grant_due {
+    } else if peer.receive.grant_pending {
         write_grant(peer, shared, slot)
-    } else if peer.receive.ack_now || peer.ping_due || !peer.send.is_ask_due() {
+    } else if peer.receive.ack_now || peer.ping_pending || !peer.send.is_ask_pending() {
         write_ack(now, peer, false, shared, slot)
     } else {
         write_ask(peer, shared, slot)
@@ -94,10 +94,10 @@ fn write_ack(
     let mut bitmap = [0; BITMAP_BYTES];
     let bitmap_bytes = peer.receive.arrivals.bitmap(&mut bitmap[..room]);
     let (credit, mut bits) = shared.receiving.state(peer, &shared.memory);
-    if core::mem::take(&mut peer.ping_due) {
+    if core::mem::take(&mut peer.ping_pending) {
         bits |= flags::ACK_NOW;
     }
-    peer.direct.set(Talk::WORD_DUE, false);
+    peer.direct.set(Talk::WORD_PENDING, false);
     if peer.direct.is(Talk::OPEN) {
         bits |= flags::TAKES_DIRECT;
     }
@@ -152,19 +152,19 @@ fn write_control(now: Instant, peer: &mut Peer, shared: &mut Shared, slot: &mut 
         destination: peer.id,
         session: session.outgoing,
     };
-    let written = if let Some(nonce) = session.welcome_due.take() {
+    let written = if let Some(nonce) = session.welcome_pending.take() {
         Hello { nonce, ..hello }.write_welcome(slot)
-    } else if session.hello_due {
+    } else if session.hello_pending {
         Hello {
             nonce: session.next_hello(now),
             ..hello
         }
         .write_hello(slot)
-    } else if let Some(unknown) = session.reset_due.take() {
+    } else if let Some(unknown) = session.reset_pending.take() {
         control.session = unknown;
         control.write_reset(slot)
     } else {
-        session.set_close_due(false);
+        session.set_close_pending(false);
         return write_ack(now, peer, true, shared, slot);
     };
     if let Some(at) = super::timers::deadline(peer, shared) {
@@ -195,7 +195,7 @@ fn write_ask(peer: &mut Peer, shared: &mut Shared, slot: &mut [u8]) -> usize {
 }
 
 fn write_grant(peer: &mut Peer, shared: &mut Shared, slot: &mut [u8]) -> usize {
-    peer.receive.grant_due = false;
+    peer.receive.grant_pending = false;
     let (round, frames) = peer.account.permit(peer.receive.arrivals.base());
     let permit = Permit {
         source: shared.config.me,

@@ -39,7 +39,8 @@ struct Stream {
 struct Partial {
     message: u64,
     reassembly: Reassembly,
-    touched: Instant,
+    /// When its last fragment arrived.
+    last_at: Instant,
 }
 
 impl Stream {
@@ -109,7 +110,7 @@ impl DatagramReceive {
             stream.partial = Some(Partial {
                 message,
                 reassembly,
-                touched: now,
+                last_at: now,
             });
         }
         let Some(partial) = &mut stream.partial else {
@@ -119,7 +120,7 @@ impl DatagramReceive {
         if reassembly.length_bytes() != fragment.length || reassembly.is_beyond(fragment.offset) {
             return Accepted::Beyond;
         }
-        partial.touched = now;
+        partial.last_at = now;
         let payload = fragment.payload.unwrap_or_default(); // datagrams are never placed by a link
         if !reassembly.insert(fragment.offset, payload) || !reassembly.is_whole() {
             return Accepted::Kept;
@@ -139,13 +140,13 @@ impl DatagramReceive {
             .streams
             .iter()
             .filter_map(|stream| stream.partial.as_ref());
-        partials.map(|partial| partial.touched + PATIENCE).min()
+        partials.map(|partial| partial.last_at + PATIENCE).min()
     }
 
     /// Drops incomplete datagrams that have waited too long.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
         for stream in &mut self.streams {
-            let stale = |partial: &Partial| partial.touched + PATIENCE <= now;
+            let stale = |partial: &Partial| partial.last_at + PATIENCE <= now;
             if stream.partial.as_ref().is_some_and(stale) {
                 stream.drop_partial(memory, pool);
             }
@@ -226,8 +227,8 @@ mod tests {
         let other = Channel::datagram(4);
         datagrams.accept(NOW, other, &fragment(0, 0, 80), &mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 144, "nothing is free");
-        let due = datagrams.deadline().unwrap();
-        datagrams.expire(due, &mut memory, &mut pool);
+        let deadline = datagrams.deadline().unwrap();
+        datagrams.expire(deadline, &mut memory, &mut pool);
         assert_eq!((memory.used_bytes(), datagrams.deadline()), (0, None));
     }
 }

@@ -17,7 +17,7 @@ impl Talk {
     /// This node takes direct messages, as the peer was told last or is to be told.
     pub(crate) const OPEN: Self = Self(1 << 1);
     /// The peer is to be told in an ack of its own whether this node takes direct messages, or what its window is.
-    pub(crate) const WORD_DUE: Self = Self(1 << 2);
+    pub(crate) const WORD_PENDING: Self = Self(1 << 2);
     /// No frame of this session has come from the peer: it may have missed what it was told.
     pub(crate) const UNHEARD: Self = Self(1 << 3);
     /// The session has ended, and only the link knows which messages the peer has read.
@@ -125,7 +125,7 @@ mod tests {
         let all = [
             Talk::PERMITTED,
             Talk::OPEN,
-            Talk::WORD_DUE,
+            Talk::WORD_PENDING,
             Talk::UNHEARD,
             Talk::UNSETTLED,
         ];

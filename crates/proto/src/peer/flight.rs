@@ -228,7 +228,7 @@ impl Flight {
 
     /// Marks frames in flight below number `end` as lost if `is_lost`, called with number and time of sending, says so; calls `lose` with their
     /// parts. Stops where `is_lost` returns `None`.
-    pub(super) fn give_up(
+    pub(super) fn declare_lost(
         &mut self,
         end: u64,
         mut is_lost: impl FnMut(u64, Instant) -> Option<bool>,
@@ -339,9 +339,9 @@ mod tests {
     #[test]
     fn lost_numbers_hold_the_floor_for_a_while() {
         let patience = || Duration::from_nanos(1000);
-        for crowded in [false, true] {
+        for has_followers in [false, true] {
             let mut flight = flight(10);
-            flight.give_up(
+            flight.declare_lost(
                 FIRST_NUMBER + 3,
                 |number, _| Some(number != FIRST_NUMBER + 1),
                 |_| (),
@@ -349,7 +349,7 @@ mod tests {
             assert_eq!(flight.in_flight(), 8);
             flight.advance(Instant::from_nanos(999), patience);
             assert_eq!(flight.base(), FIRST_NUMBER);
-            if crowded {
+            if has_followers {
                 for _ in 0..LOST_KEPT_FRAMES {
                     let part = flight.sent[0].part;
                     flight.depart(Instant::from_nanos(999), part);

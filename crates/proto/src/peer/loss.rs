@@ -60,7 +60,7 @@ impl Overtaken {
             self.due_at = Some(self.due_at.map_or(due, |due_at| due_at.min(due)));
             Some(false)
         };
-        flight.give_up(newest, is_lost, lose);
+        flight.declare_lost(newest, is_lost, lose);
     }
 
     /// As `detect`, at a deadline without an acknowledgement.
@@ -78,7 +78,7 @@ impl Overtaken {
         let window = rtt.reordering_window();
         // Only overtaken frames: the probe finds out about the others.
         let is_lost = |_, at: Instant| (at + window <= now).then_some(true);
-        flight.give_up(flight.newest_answered(), is_lost, lose);
+        flight.declare_lost(flight.newest_answered(), is_lost, lose);
     }
 }
 

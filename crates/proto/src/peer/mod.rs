@@ -58,7 +58,7 @@ pub(crate) struct Peer {
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
     /// An acknowledgement is to be requested from the peer.
-    pub(crate) ping_due: bool,
+    pub(crate) ping_pending: bool,
 }
 
 impl Peer {
@@ -87,7 +87,7 @@ impl Peer {
             window_kib: None,
             last_heard: now,
             last_ping: now,
-            ping_due: false,
+            ping_pending: false,
         }
     }
 
@@ -106,7 +106,7 @@ impl Peer {
     pub(crate) fn wants_ack_alone(&self) -> bool {
         self.receive.arrivals.has_gap()
             || self.receive.refused
-            || self.direct.is(Talk::WORD_DUE)
+            || self.direct.is(Talk::WORD_PENDING)
             || !self.send.carries_acks()
     }
 
@@ -115,7 +115,7 @@ impl Peer {
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         // Most peers that may write have data or acknowledgements: these are checked first.
         self.is_up()
-            && (self.receive.ack_now | self.receive.grant_due | self.ping_due
+            && (self.receive.ack_now | self.receive.grant_pending | self.ping_pending
                 || self.send.is_sendable(now))
             || self.session.has_control()
     }

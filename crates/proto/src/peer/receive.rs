@@ -43,7 +43,7 @@ pub(crate) struct Receive {
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
     /// Under `suci`: a grant is to be sent, because the peer asked or may be granted more.
-    pub(crate) grant_due: bool,
+    pub(crate) grant_pending: bool,
     /// An acknowledgement is sent after this many frames: fewer if the peer's window is small.
     patience_frames: u32,
     /// Charge of the peer's messages that arrive, wait for earlier ones, or are held by the program. Outlives the session.
@@ -102,7 +102,7 @@ impl Receive {
             waiting_since: None,
             remaining: Remaining::default(),
             refused: false,
-            grant_due: false,
+            grant_pending: false,
             patience_frames: 1,
             used_bytes: 0,
             agreed_bytes: 1,
@@ -301,7 +301,7 @@ impl Receive {
             let floor = number.saturating_sub(u64::from(data.floor_delta));
             self.arrivals.raise_floor(floor);
         }
-        match self.arrivals.look(number) {
+        match self.arrivals.classify(number) {
             Arrival::New => {}
             Arrival::Duplicate => {
                 self.ack_now = true;

@@ -132,7 +132,7 @@ impl Send {
                 return true;
             }
         }
-        let asks = self.is_ask_due();
+        let asks = self.is_ask_pending();
         let in_flight = self.in_flight();
         match &mut self.pacer {
             Some(pacer) if !asks && self.queue.has_backlog() => pacer.holds(now, in_flight),
@@ -293,8 +293,8 @@ impl Send {
 
     /// An ask is to be sent, in a frame of its own.
     #[inline]
-    pub(crate) fn is_ask_due(&self) -> bool {
-        control!(&self.control, is_ask_due())
+    pub(crate) fn is_ask_pending(&self) -> bool {
+        control!(&self.control, is_ask_pending())
     }
 
     #[inline]

@@ -44,11 +44,11 @@ pub(crate) struct Session {
     pub(crate) outgoing: u32,
     /// Session in frames that we accept.
     pub(crate) incoming: u32,
-    pub(crate) hello_due: bool,
-    pub(crate) welcome_due: Option<u32>,
-    pub(crate) reset_due: Option<u32>,
+    pub(crate) hello_pending: bool,
+    pub(crate) welcome_pending: Option<u32>,
+    pub(crate) reset_pending: Option<u32>,
     /// A close frame waits to be written.
-    close_due: bool,
+    close_pending: bool,
     pub(crate) hello_at: Option<Instant>,
     /// When this node began the present series of hellos.
     pub(crate) connecting_since: Instant,
@@ -73,10 +73,10 @@ impl Session {
             pairing: 0,
             outgoing: 0,
             incoming: 0,
-            hello_due: true,
-            welcome_due: None,
-            reset_due: None,
-            close_due: false,
+            hello_pending: true,
+            welcome_pending: None,
+            reset_pending: None,
+            close_pending: false,
             hello_at: None,
             connecting_since: now,
             pending: None,
@@ -91,24 +91,27 @@ impl Session {
         self.phase = Phase::Connecting;
         self.connecting_since = now;
         self.retry = RETRY_FIRST;
-        self.hello_due = true;
+        self.hello_pending = true;
     }
 
     /// Sets whether a close frame waits to be written.
-    pub(crate) fn set_close_due(&mut self, due: bool) {
-        self.close_due = due;
+    pub(crate) fn set_close_pending(&mut self, pending: bool) {
+        self.close_pending = pending;
     }
 
     /// A control frame waits to be written.
     #[inline]
     pub(crate) fn has_control(&self) -> bool {
         // All conditions at once: one branch instead of four, as this is called several times for each message.
-        self.hello_due | self.welcome_due.is_some() | self.reset_due.is_some() | self.close_due
+        self.hello_pending
+            | self.welcome_pending.is_some()
+            | self.reset_pending.is_some()
+            | self.close_pending
     }
 
     /// The nonce of the hello that leaves now.
     pub(crate) fn next_hello(&mut self, now: Instant) -> u32 {
-        self.hello_due = false;
+        self.hello_pending = false;
         self.nonce = self.nonce.wrapping_add(1);
         self.hello_at = Some(now + self.retry);
         self.retry = self.retry.times(2).min(RETRY_MAX);
@@ -116,13 +119,13 @@ impl Session {
     }
 
     pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello) {
-        self.welcome_due = Some(hello.nonce);
+        self.welcome_pending = Some(hello.nonce);
         let identity = Identity {
             incarnation: hello.incarnation,
             pairing: hello.pairing,
         };
         if self.phase != Phase::Up || self.remote != Some(identity) {
-            self.hello_due = true;
+            self.hello_pending = true;
             let others = self.pending.is_some_and(|other| other != identity);
             self.pending = Some(if others { ANY_IDENTITY } else { identity });
         }
@@ -134,7 +137,7 @@ impl Session {
 
     /// Handles a reset: the peer does not know our session.
     pub(crate) fn on_reset(&mut self) {
-        self.hello_due = true;
+        self.hello_pending = true;
         self.pending = Some(ANY_IDENTITY);
     }
 
@@ -144,12 +147,12 @@ impl Session {
         age < self.nonce.wrapping_sub(self.nonce_floor)
     }
 
-    /// Takes a welcome with this nonce from `identity`: no further hello is due. One is if another identity was pending and the answered hello is not
+    /// Takes a welcome with this nonce from `identity`: no further hello is pending. One is if another identity was pending and the answered hello is not
     /// the latest, because answers to hellos under way count as outdated from now on.
     pub(crate) fn settle(&mut self, nonce: u32, identity: Identity) {
-        let latest = nonce == self.nonce && !self.hello_due;
+        let latest = nonce == self.nonce && !self.hello_pending;
         let other = self.pending.take().is_some_and(|other| other != identity);
-        self.hello_due = other && !latest;
+        self.hello_pending = other && !latest;
         self.hello_at = None;
         self.retry = RETRY_FIRST;
         self.nonce_floor = self.nonce;
@@ -175,11 +178,11 @@ impl Session {
     pub(crate) fn die(&mut self, now: Instant) {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
-        self.set_close_due(false);
+        self.set_close_pending(false);
         if self.pending.is_some() {
             self.connecting_since = now;
         } else {
-            self.hello_due = false;
+            self.hello_pending = false;
             self.hello_at = None;
         }
     }
@@ -191,7 +194,7 @@ impl Session {
             .is_some_and(|at| now.since(at) < RESET_EVERY);
         if self.phase != Phase::Connecting && !recently {
             self.last_reset = Some(now);
-            self.reset_due = Some(session);
+            self.reset_pending = Some(session);
         }
     }
 
@@ -215,14 +218,14 @@ impl Session {
     pub(crate) fn is_agreeing(&self) -> bool {
         self.phase != Phase::Up
             || self.pending.is_some()
-            || self.hello_due
+            || self.hello_pending
             || self.hello_at.is_some()
     }
 
     /// Forgets the identity that has said hello, because it is gone.
     pub(crate) fn forget_pending(&mut self) {
         self.pending = None;
-        self.hello_due = false;
+        self.hello_pending = false;
         self.hello_at = None;
     }
 }
@@ -271,7 +274,7 @@ mod tests {
         let mut session = Session::new(NOW, 7);
         let nonce = session.next_hello(NOW);
         session.establish(ME, 7, &says(1, nonce));
-        assert!(!session.hello_due);
+        assert!(!session.hello_pending);
         (session, nonce)
     }
 
@@ -286,16 +289,16 @@ mod tests {
         assert!(session.is_answer(&says(2, early)));
         session.establish(ME, 7, &says(2, early));
         assert!(!session.is_answer(&says(3, late)), "counts as of the past");
-        assert!(session.hello_due);
+        assert!(session.hello_pending);
         let last = session.next_hello(NOW);
         assert!(session.is_answer(&says(3, last)));
         session.establish(ME, 7, &says(3, last));
-        assert!(!session.hello_due);
+        assert!(!session.hello_pending);
     }
 
     /// The same if the later incarnation's hello was heard, and our hello to it has not left.
     #[test]
-    fn rumour_outlives_an_answer() {
+    fn pending_incarnation_outlives_an_answer() {
         for heard in [true, false] {
             let (mut session, _) = up();
             session.on_hello(NOW, &says(2, 0));
@@ -306,7 +309,7 @@ mod tests {
                 session.on_reset();
             }
             session.establish(ME, 7, &says(2, nonce));
-            assert!(session.hello_due);
+            assert!(session.hello_pending);
         }
     }
 
@@ -321,7 +324,7 @@ mod tests {
         session.on_hello(NOW, &says(2, 1));
         session.next_hello(NOW);
         session.establish(ME, 7, &says(2, nonce));
-        assert!(session.hello_due);
+        assert!(session.hello_pending);
     }
 
     /// The close frame of an incarnation that has a successor does not end the hellos to that one.
@@ -330,19 +333,19 @@ mod tests {
         let (mut session, _) = up();
         session.on_hello(NOW, &says(2, 0));
         session.die(NOW);
-        assert!(session.hello_due);
+        assert!(session.hello_pending);
         let nonce = session.next_hello(NOW);
         session.on_hello(NOW, &says(3, 0));
         session.next_hello(NOW);
         session.die(NOW);
         assert!(session.hello_at.is_some());
         session.establish(ME, 7, &says(2, nonce));
-        assert!(session.hello_due);
+        assert!(session.hello_pending);
     }
 
     /// A late copy of an earlier incarnation's hello costs one hello, and no more.
     #[test]
-    fn stale_rumour_ends() {
+    fn stale_pending_incarnation_ends() {
         let (mut session, _) = up();
         session.on_hello(NOW, &says(9, 0));
         let early = session.next_hello(NOW);
@@ -355,7 +358,7 @@ mod tests {
                 pairing: 0,
             },
         );
-        assert!(session.hello_due);
+        assert!(session.hello_pending);
         let nonce = session.next_hello(NOW);
         session.settle(
             nonce,
@@ -364,6 +367,6 @@ mod tests {
                 pairing: 0,
             },
         );
-        assert!(!session.hello_due);
+        assert!(!session.hello_pending);
     }
 }

@@ -21,7 +21,7 @@ const CALLS_PER_ASK: usize = 64;
 struct Window {
     /// As far as memory allows.
     frames: u64,
-    /// If memory suffices: what the receive ring takes in one poll, or what the program set.
+    /// If memory suffices: as many as the receive ring takes in one poll, or as the program has set.
     wanted: u64,
 }
 
@@ -101,7 +101,7 @@ impl Suci {
         let expected = peer.receive.arrivals.base();
         let inbound = peer.account.inbound_mut();
         let mut bits = 0;
-        if core::mem::take(&mut inbound.nack_due) {
+        if core::mem::take(&mut inbound.nack_pending) {
             bits |= flags::NACK;
             if inbound.refused {
                 bits |= flags::REFUSED;
@@ -133,13 +133,13 @@ impl Suci {
         match answer {
             Answer::Nothing => return Err(Drop::Duplicate),
             Answer::Ack => peer.receive.ack_now = true,
-            Answer::Grant => peer.receive.grant_due = true,
+            Answer::Grant => peer.receive.grant_pending = true,
         }
         Ok(())
     }
 
     pub(crate) fn share_out(&mut self, mut members: Members<'_>) {
-        if self.is_sweep_due() {
+        if self.begins_sweep() {
             self.void_overdue(&mut members);
         }
         self.call_some(CALLS_PER_ASK, &mut members);
@@ -240,7 +240,7 @@ impl Suci {
         let window = if refused { 0 } else { window };
         let frames = self.grant(peer.id.0, inbound, expected, window, part);
         counters.granted_frames += frames;
-        peer.receive.grant_due |= frames > 0;
+        peer.receive.grant_pending |= frames > 0;
         self.hungry |= window == 0;
     }
 

@@ -156,7 +156,7 @@ impl Peers {
         cookie
     }
 
-    fn take_turn(&mut self) -> bool {
+    fn take_handshake(&mut self) -> bool {
         let left = self.handshakes_left.checked_sub(1);
         self.handshakes_left = left.unwrap_or(0);
         left.is_some()
@@ -179,7 +179,7 @@ impl Peers {
         if !self.peers.get(&from).is_some_and(awaited) {
             return Outcome::Stale;
         }
-        if !self.take_turn() {
+        if !self.take_handshake() {
             return Outcome::Limited;
         }
         let Some(id) = self.slots.reserve() else {
@@ -251,7 +251,7 @@ impl Peers {
                 return Outcome::Stale;
             }
         }
-        if !self.make_room(now, from) || !self.take_turn() {
+        if !self.make_room(now, from) || !self.take_handshake() {
             return Outcome::Limited;
         }
         let Some(id) = self.slots.reserve() else {

@@ -35,7 +35,7 @@ impl Todo {
 }
 
 impl Peers {
-    /// Does all that is due at `now`.
+    /// Does all that is to be done by `now`.
     pub(crate) fn upkeep(&mut self, now: Duration) {
         if now < self.next_due_or_aging() {
             return;
@@ -52,7 +52,7 @@ impl Peers {
         let first = self.keys[0].print;
         let generation = self.group.as_ref().map_or(0, |group| group.generation);
         for (addr, peer) in &mut self.peers {
-            peer.look(*addr, now, first, &mut self.slots, &mut todo);
+            peer.upkeep(*addr, now, first, &mut self.slots, &mut todo);
             self.aging_due = self.aging_due.min(peer.ages_at.unwrap_or(NEVER));
             if self.group_ages_at == NEVER && peer.current.is_some() {
                 self.group_ages_at = now + REKEY_AFTER;
@@ -69,7 +69,7 @@ impl Peers {
             }
         }
         self.aging_due = self.aging_due.min(self.group_ages_at);
-        // Never sooner: else a peer that stays due would be checked without pause.
+        // Never sooner: else a peer whose time stays in the past would be checked without pause.
         self.next_due = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
         for out in todo.outs {
             self.push(out);
@@ -138,7 +138,7 @@ impl Peers {
 const RETELL_GAP: Duration = Duration::from_millis(20);
 
 impl Peer {
-    fn look(
+    fn upkeep(
         &mut self,
         addr: LinkAddr,
         now: Duration,

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::mem::{
-    Net, Node, Taped, assert_all_counted, key, keys, meet, receive, send, send_to, settle,
+    Net, Node, Taped, assert_all_counted, drops, key, keys, meet, receive, seal_counters, send,
+    send_to, settle,
 };
 use fastrand::Rng;
 use tsumuji_link::LinkAddr;
@@ -36,11 +37,8 @@ fn frames_arrive() {
         let mut nodes = net.nodes(3, mode);
         meet(&net, &mut nodes);
         net.clear();
-        let drops = |nodes: &[Node]| -> u64 {
-            let drops = nodes.iter().map(|n| n.seal_counters().received_drops());
-            drops.sum()
-        };
-        let before = drops(&nodes);
+        let dropped = |nodes: &[Node]| -> u64 { nodes.iter().map(drops).sum() };
+        let before = dropped(&nodes);
         send_to(&mut nodes[0], 1, b"a frame to one");
         send(&mut nodes[2], LinkAddr::Broadcast, b"a frame to all");
         let arrived = settle(&net, &mut nodes);
@@ -54,7 +52,7 @@ fn frames_arrive() {
             let readable = taped.bytes.windows(7).any(|bytes| bytes == b"a frame");
             assert_eq!(readable, mode == SealMode::Auth);
         }
-        assert_eq!(drops(&nodes), before);
+        assert_eq!(dropped(&nodes), before);
     }
 }
 
@@ -75,7 +73,7 @@ fn open_frames_are_refused() {
         net.inject(1, 0, bytes);
     }
     assert_eq!(receive(&mut nodes[0]), []);
-    let counters = nodes[0].seal_counters();
+    let counters = seal_counters(&nodes[0]);
     assert_eq!((counters.unsealed, counters.malformed), (12, 5));
 }
 
@@ -95,14 +93,14 @@ fn unauthenticated_nodes_get_no_session() {
             assert!(settle(&net, &mut nodes).iter().all(Vec::is_empty));
         }
         for node in &nodes {
-            let counters = node.seal_counters();
+            let counters = seal_counters(node);
             assert_eq!((node.sessions(), counters.handshakes), (0, 0));
             assert_eq!(counters.no_session, 100);
             let counted = match second_mode {
                 SealMode::Encrypt => counters.wrong_key,
                 SealMode::Auth => counters.other_mode,
             };
-            assert!(counted > 0 && counted == counters.received_drops());
+            assert!(counted > 0 && counted == drops(node));
         }
     }
 }
@@ -179,7 +177,7 @@ fn hostile_frames_beside_traffic() {
             net.pass(Duration::from_micros(300));
         }
         assert_eq!(lost, 0, "of {sent}");
-        let handshakes: u64 = nodes.iter().map(|n| n.seal_counters().handshakes).sum();
+        let handshakes: u64 = nodes.iter().map(|n| seal_counters(n).handshakes).sum();
         assert_eq!(handshakes, 6, "none but the first three, on both sides");
     }
 }
@@ -198,7 +196,7 @@ fn replays_change_nothing() {
         }
         settle(&net, &mut nodes);
         let tape = net.tape();
-        let before: Vec<_> = nodes.iter().map(|n| n.seal_counters()).collect();
+        let before: Vec<_> = nodes.iter().map(seal_counters).collect();
         let mut dice = Rng::with_seed(4);
         for round in 0..20 {
             let mut delivered = 0;
@@ -218,7 +216,7 @@ fn replays_change_nothing() {
             net.pass(Duration::from_secs(round));
         }
         for (node, before) in nodes.iter().zip(before) {
-            let after = node.seal_counters();
+            let after = seal_counters(node);
             assert_eq!(after.handshakes, before.handshakes);
             assert_eq!(node.sessions(), 2);
             assert!(after.replayed > before.replayed);
@@ -255,7 +253,7 @@ fn reordered_frames_arrive() {
         net.inject(0, 1, &tape[at].bytes);
     }
     assert_eq!(receive(&mut nodes[1]).len(), 2999);
-    assert_eq!(nodes[1].seal_counters().replayed, 1);
+    assert_eq!(seal_counters(&nodes[1]).replayed, 1);
 }
 
 /// Own frames sent back, and frames of one node under the address of another, are refused.
@@ -273,7 +271,7 @@ fn reflected_and_relabelled_frames() {
         net.clear();
         for taped in &tape {
             for source in 0..4 {
-                // Back to who sent it.
+                // Back to its sender.
                 net.inject(source, taped.from, &taped.bytes);
                 if source != taped.from {
                     // On to the others, as if from someone else.
@@ -286,13 +284,13 @@ fn reflected_and_relabelled_frames() {
         for node in &mut nodes {
             assert_eq!(receive(node), []);
         }
-        let counters = nodes[1].seal_counters();
+        let counters = seal_counters(&nodes[1]);
         assert!(counters.wrong_source > 0 && counters.unknown_session > 0);
         assert_eq!(nodes.iter().map(Node::sessions).collect::<Vec<_>>(), [2; 3]);
     }
 }
 
-/// A restarted node gets a new session; what was sealed in the old one is refused by both lives.
+/// A restarted node gets a new session; what was sealed in the old one is refused by both incarnations.
 #[test]
 fn restart_replaces_the_session() {
     let net = Net::new(2);
@@ -301,25 +299,25 @@ fn restart_replaces_the_session() {
         .map(|me| net.node(me, &one, SealMode::Encrypt))
         .collect();
     meet(&net, &mut nodes);
-    send_to(&mut nodes[0], 1, b"to the old life");
-    send_to(&mut nodes[1], 0, b"from the old life");
+    send_to(&mut nodes[0], 1, b"to the old incarnation");
+    send_to(&mut nodes[1], 0, b"from the old incarnation");
     let tape = net.tape();
     net.clear();
     nodes[1] = net.node(1, &one, SealMode::Encrypt);
     send_to(&mut nodes[0], 1, b"lost: it knows no session");
     assert_eq!(receive(&mut nodes[1]), []);
-    assert_eq!(nodes[1].seal_counters().unknown_session, 1);
+    assert_eq!(seal_counters(&nodes[1]).unknown_session, 1);
     meet(&net, &mut nodes);
     send_to(&mut nodes[0], 1, b"new");
     assert_eq!(receive(&mut nodes[1]), [(0, b"new".to_vec())]);
-    // A little later what the old life left under way is refused, too.
+    // A little later what the old incarnation left under way is refused, too.
     net.pass(Duration::from_secs(20));
     settle(&net, &mut nodes);
     for taped in &tape {
         net.inject(taped.from, taped.to.expect("one"), &taped.bytes);
     }
     assert_eq!(settle(&net, &mut nodes), [[], []]);
-    assert_eq!(nodes[0].seal_counters().handshakes, 2);
+    assert_eq!(seal_counters(&nodes[0]).handshakes, 2);
     assert_eq!(nodes[0].sessions(), 1);
 }
 
@@ -327,7 +325,7 @@ fn restart_replaces_the_session() {
 #[test]
 fn forged_restart_ends_nothing() {
     let (net, mut nodes) = pair(SealMode::Encrypt);
-    // True handshakes of other lives of node 1, of which the attacker lets only the beginnings through.
+    // True handshakes of other incarnations of node 1, of which the attacker lets only the beginnings through.
     let tape = {
         let other_net = Net::new(4);
         let mut others = other_net.nodes(2, SealMode::Encrypt);
@@ -345,10 +343,10 @@ fn forged_restart_ends_nothing() {
         assert_eq!(receive(&mut nodes[1]).len(), 1);
         assert_eq!(receive(&mut nodes[0]).len(), 1);
     }
-    assert!(nodes[0].seal_counters().wrong_key > 0);
+    assert!(seal_counters(&nodes[0]).wrong_key > 0);
 }
 
-/// A genuine handshake that a second life of a node began and never confirmed leaves the first life's session as it is.
+/// A genuine handshake that a second incarnation of a node began and never confirmed leaves the first incarnation's session as it is.
 #[test]
 fn unconfirmed_handshake_replaces_nothing() {
     let net = Net::new(2);
@@ -366,14 +364,14 @@ fn unconfirmed_handshake_replaces_nothing() {
     receive(&mut nodes[0]);
     net.wire.borrow_mut().tape.clear();
     for _ in 0..30 {
-        send_to(&mut nodes[0], 1, b"to the first life");
+        send_to(&mut nodes[0], 1, b"to the first incarnation");
         let here = receive(&mut nodes[1]);
-        assert_eq!(here, [(0, b"to the first life".to_vec())]);
-        send_to(&mut nodes[1], 0, b"from the first life");
+        assert_eq!(here, [(0, b"to the first incarnation".to_vec())]);
+        send_to(&mut nodes[1], 0, b"from the first incarnation");
         assert_eq!(receive(&mut nodes[0]).len(), 1);
         net.pass(Duration::from_millis(300));
     }
-    assert_eq!(nodes[0].seal_counters().handshakes, 1);
+    assert_eq!(seal_counters(&nodes[0]).handshakes, 1);
 }
 
 /// Whichever of a handshake's frames are lost, sessions come about on both sides; also when both begin at once.
@@ -425,7 +423,7 @@ fn simultaneous_opening() {
         nodes[1].connect(LinkAddr::Local(0)).expect("connect");
         settle(&net, &mut nodes);
         for node in &nodes {
-            assert_eq!((node.sessions(), node.seal_counters().handshakes), (1, 1));
+            assert_eq!((node.sessions(), seal_counters(node).handshakes), (1, 1));
         }
         send_to(&mut nodes[0], 1, b"one");
         send_to(&mut nodes[1], 0, b"other");
@@ -434,8 +432,8 @@ fn simultaneous_opening() {
     }
 }
 
-/// A receiver that was told a broadcast key late, or whose news were lost, asks for it; what was broadcast before is not
-/// delivered to who joins later.
+/// A receiver that was told a broadcast key late, or whose news were lost, asks for it. Earlier broadcasts are not delivered
+/// to a node that joins later.
 #[test]
 fn broadcast_keys_heal() {
     let net = Net::new(3);
@@ -468,17 +466,17 @@ fn broadcast_keys_heal() {
         net.inject(0, 2, &taped.bytes);
     }
     assert_eq!(receive(&mut nodes[2]), []);
-    assert_eq!(nodes[2].seal_counters().replayed, 10);
+    assert_eq!(seal_counters(&nodes[2]).replayed, 10);
 }
 
-/// Nobody who only receives broadcasts without a session opens them.
+/// A node without a session receives broadcasts and cannot open them.
 #[test]
 fn broadcasts_need_a_session() {
     let net = Net::new(2);
     let mut nodes = net.nodes(2, SealMode::Encrypt);
     send(&mut nodes[0], LinkAddr::Broadcast, b"to whom?");
     assert_eq!(settle(&net, &mut nodes), [[], []]);
-    assert_eq!(nodes[1].seal_counters().unknown_session, 1);
+    assert_eq!(seal_counters(&nodes[1]).unknown_session, 1);
     assert_eq!(net.tape().len(), 1, "and it asks nobody");
 }
 

@@ -57,8 +57,8 @@ fn message(number: u32) -> Vec<u8> {
     message
 }
 
-/// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived: of who leaves before, the last
-/// acknowledgements may be lost, and with them what its peer knows.
+/// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived. The last acknowledgements of
+/// a node that leaves before may be lost, and then its peer does not know that its messages arrived.
 fn exchange(mut node: Endpoint, peer: NodeId, both: &Barrier) {
     for number in 0..MESSAGES {
         node.send(peer, Channel::ordered(0), &message(number))
@@ -102,7 +102,7 @@ fn messages_survive_loss_beneath_the_seal() {
     }
 }
 
-/// A restarted process joins again: its new handshake replaces the session, and the engine tells the new life.
+/// A restarted process joins again: its new handshake replaces the session, and the engine tells the new incarnation.
 #[test]
 fn restarted_process_joins_again() {
     let keys = keys();
@@ -114,9 +114,9 @@ fn restarted_process_joins_again() {
         endpoint(link, Membership::inet(NodeId(me), &addrs))
     };
     let mut a = open(a, 0);
-    let mut life = Some(b);
+    let mut incarnation = Some(b);
     for number in 0..3 {
-        let link = life.take().unwrap_or_else(|| udp(addrs[1].port()));
+        let link = incarnation.take().unwrap_or_else(|| udp(addrs[1].port()));
         let mut b = open(link, 1);
         let there = std::thread::spawn(move || {
             b.send(NodeId(0), Channel::ordered(0), &message(number))

@@ -19,7 +19,7 @@ use tsumuji_wire::bundle;
 const RECEIVE_BURST: usize = 32;
 
 /// A process polled so often at one call does not come to rest by itself.
-const TURNS_MAX: usize = 100_000;
+const POLLS_MAX: usize = 100_000;
 
 /// How long a process does something else when the card has refused a frame at random.
 const DEFER_PAUSE: Duration = Duration::from_micros(1);
@@ -102,7 +102,7 @@ impl<P: Process> Net<P> {
             return self.plan_receive(node, busy_until);
         }
         let burst = if host.frame_ns == 0 { RECEIVE_BURST } else { 1 };
-        self.turn(node, burst);
+        self.poll_process(node, burst);
         let host = &mut self.hosts[usize::from(node.0)];
         let busy_until = now + Duration::from_nanos(host.frame_ns);
         host.busy_until = busy_until;
@@ -120,15 +120,15 @@ impl<P: Process> Net<P> {
 
     /// Polls without receiving: expired timeouts, events, and all frames that the card takes.
     pub(super) fn pump(&mut self, node: NodeId) {
-        self.turn(node, 0);
+        self.poll_process(node, 0);
     }
 
     /// Polls until the process has nothing more to do now; the first poll takes up to `burst` frames.
-    fn turn(&mut self, node: NodeId, burst: usize) {
+    fn poll_process(&mut self, node: NodeId, burst: usize) {
         let now = self.now();
         let mut burst = burst;
-        for turn in 0.. {
-            self.check(turn < TURNS_MAX, || format!("{node} does not come to rest"));
+        for poll in 0.. {
+            self.check(poll < POLLS_MAX, || format!("{node} does not come to rest"));
             let host = &mut self.hosts[usize::from(node.0)];
             let Some(process) = host.process.as_mut().filter(|_| !host.paused) else {
                 return;
@@ -168,11 +168,12 @@ impl<P: Process> Net<P> {
             break;
         }
         let host = &mut self.hosts[usize::from(node.0)];
-        let due = host.process.as_ref().and_then(P::due);
-        let due = due.map(|at| at.max(now));
-        if let Some(due) = due.filter(|due| host.timeout_at.is_none_or(|planned| planned > *due)) {
-            host.timeout_at = Some(due);
-            self.medium.timeline.plan(due, Happening::Timeout { node });
+        let deadline = host.process.as_ref().and_then(P::deadline);
+        let deadline = deadline.map(|at| at.max(now));
+        if let Some(at) = deadline.filter(|at| host.timeout_at.is_none_or(|planned| planned > *at))
+        {
+            host.timeout_at = Some(at);
+            self.medium.timeline.plan(at, Happening::Timeout { node });
         }
     }
 

@@ -212,7 +212,7 @@ impl Process for Stub {
             program.event(&Event::Sent { peer, id });
         }
     }
-    fn due(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.hello_at
     }
     fn has_backlog(&self) -> bool {

@@ -20,7 +20,7 @@ fn publish(
     assert_eq!(missed.expect("sent"), 0);
 }
 
-/// The numbers of what came, each of the length it was sent with; the net looks at the content.
+/// The numbers of what came, each of the length it was sent with; the net checks the content.
 fn numbers(net: &Net, node: NodeId, bytes: impl Fn(u32) -> usize) -> Vec<u32> {
     let came = net.datagrams(node).iter();
     came.map(|picture| {

@@ -177,14 +177,14 @@ pub(crate) fn all_gather_hosts(hosts: &Hosts, rank: usize, lens: &[usize], ring:
 /// A leader's transfers of an all-gather, after step `complete`. Tags count hosts from 1 on.
 fn exchange(plan: &mut Plan, part: &Part<'_>, of_hosts: &[Place], complete: u32, ring: bool) {
     let count = of_hosts.len();
-    let back = |turned: usize| (part.host + count - turned) % count;
+    let back = |distance: usize| (part.host + count - distance) % count;
     let mut last = None;
-    for turned in 1..count {
-        let comes = back(turned);
+    for distance in 1..count {
+        let comes = back(distance);
         let (to, goes, from) = if ring {
-            (back(count - 1), back(turned - 1), back(1))
+            (back(count - 1), back(distance - 1), back(1))
         } else {
-            (back(count - turned), part.host, comes)
+            (back(count - distance), part.host, comes)
         };
         let send = plan.add(Action::Send, part.leaders[to], 1 + goes, of_hosts[goes]);
         if goes == part.host {

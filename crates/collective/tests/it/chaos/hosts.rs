@@ -140,7 +140,10 @@ impl Task {
                 let goes = (0..bytes.len()).flat_map(|to| self.between(rank, to));
                 c.start_all_to_all(e, group, goes.collect::<Vec<u64>>(), memory)
             }
-            Kind::Reduce => c.start_reduce(e, group, root, own, memory, &Op::<u64>::sum()),
+            Kind::Reduce => {
+                let op = (&Op::<u64>::sum()).into();
+                c.start_reduce_raw(e, group, root, own, memory, &op)
+            }
             Kind::AllReduce => c.start_all_reduce(e, group, own, &Op::<u64>::sum()),
             Kind::OrderedAllReduce => {
                 c.start_all_reduce(e, group, own, &Op::<u64>::ordered(last_below_first))

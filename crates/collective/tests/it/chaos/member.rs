@@ -1,4 +1,4 @@
-//! One process of a case: works until its world fails, and says who was named; or meets its fate.
+//! One process of a case: works until its world fails, and says which member was named; or meets its fate.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -253,7 +253,7 @@ pub(crate) fn run(case: &Case) -> Result<String, String> {
         .transpose()
         .map_err(|error| error.to_string())?;
     let world = collectives.world();
-    // Fates begin when all have come here; who has not heard that of all then may be told of a death instead.
+    // Fates begin when all have come here. A member that has not heard that of all may be told of a death instead.
     let met = match collectives.barrier(&mut endpoint, world) {
         Ok(()) => None,
         Err(CollectiveError::MemberDead { member }) if case.victims.contains(&member.0) => {

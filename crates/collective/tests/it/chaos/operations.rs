@@ -130,7 +130,7 @@ impl Kind {
     }
 }
 
-/// Element of what `rank` gives; not every place of a long vector is looked at.
+/// Element of what `rank` gives; not every place of a long vector is checked.
 pub(crate) fn value(rank: usize, round: usize) -> u64 {
     (rank as u64 + 1) * 1_000_003 + round as u64 * 104_729
 }

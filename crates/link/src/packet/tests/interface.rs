@@ -17,7 +17,7 @@ use crate::{Frames, each};
 
 /// No step takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// Makes interfaces n0 and n1, connected, that only this thread sees. `false`: not possible here.
 fn on_veth(mtu: u32) -> bool {
@@ -63,7 +63,7 @@ fn next(link: &mut Packet) -> (LinkAddr, Vec<u8>) {
     let mut got = None;
     while got.is_none() {
         assert!(begun.elapsed() < PATIENCE, "no frame");
-        link.wait(LOOK).expect("wait");
+        link.wait(POLL_EVERY).expect("wait");
         let keep = |from, frame: &[u8]| got = Some((from, frame.to_vec()));
         link.receive(1, &mut each(keep)).expect("receive");
     }
@@ -79,7 +79,7 @@ fn next_bare(socket: &Socket) -> Vec<u8> {
             Ok(bytes) => return buffer[..bytes].to_vec(),
             Err(_) => {
                 assert!(begun.elapsed() < PATIENCE, "no frame");
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_EVERY);
             }
         }
     }
@@ -271,7 +271,7 @@ fn interface_goes_down_and_up() {
     let begun = Instant::now();
     while b.counters().dropped_frames == 0 {
         assert!(begun.elapsed() < PATIENCE, "the frame is kept for ever");
-        b.wait(LOOK).expect("wait");
+        b.wait(POLL_EVERY).expect("wait");
         b.arm_fd().expect("arm_fd");
     }
     // Neither link is kept awake by a pending socket error.
@@ -284,14 +284,14 @@ fn interface_goes_down_and_up() {
         assert_ne!(link.watch.state(), InterfaceState::Gone);
     }
     assert_eq!(
-        a.watch.look().or(Some(a.watch.state())),
+        a.watch.refresh().or(Some(a.watch.state())),
         Some(InterfaceState::Down)
     );
     ip("link set n0 up\n").expect("up");
     let begun = Instant::now();
     while a.watch.state() != InterfaceState::Up {
         assert!(begun.elapsed() < PATIENCE, "never up");
-        a.wait(LOOK).expect("wait");
+        a.wait(POLL_EVERY).expect("wait");
     }
     assert_eq!(next_bare(&tap), announcement(mac("n0")));
     send(&mut a, to_b, b"after");
@@ -360,7 +360,7 @@ fn impossible_wishes_are_refused() {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "{text}");
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_EVERY);
     }
     assert!(refusal("n2", at_once).contains("there are lo, n1, n0"));
     // All refusals gave the interface back.
@@ -422,7 +422,7 @@ fn slots_share_an_interface() {
     }
     // Nothing else came: neither frames for another slot nor those of this host.
     for link in near.iter_mut().chain(&mut far) {
-        link.wait(LOOK).expect("wait");
+        link.wait(POLL_EVERY).expect("wait");
         let none = link.receive(8, &mut each(|from, _| panic!("a frame of {from}")));
         assert_eq!(none.expect("receive"), 0);
         assert_eq!(link.counters().dropped_frames, 0);

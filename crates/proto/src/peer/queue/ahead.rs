@@ -28,7 +28,7 @@ impl Ahead {
     pub(super) fn note(&mut self, outgoing: &Outgoing, base: u64, done: &mut impl FnMut(SendId)) {
         let (channel, number) = (outgoing.channel_index, outgoing.number);
         let is_ordered = outgoing.channel.class() == DeliveryClass::Ordered;
-        // Libraries are not told what was lost, and look after it themselves.
+        // Libraries are not told what was lost, and repair it themselves.
         let waits = is_ordered && !outgoing.channel.is_library() && number >= base;
         let tracked = outgoing.notify.then_some(outgoing.id);
         if let Some(id) = tracked.filter(|_| !waits) {

@@ -45,7 +45,7 @@ pub(crate) struct GoBack {
     granted: u64,
     /// How often frames were found lost.
     round: u32,
-    ask_due: bool,
+    ask_pending: bool,
     /// A NACK of a number below this has the sender ask: that one was sent again without permission before.
     unasked_from: u64,
     /// Numbers below this were sent twice or asked about, so that their acknowledgements give no round-trip sample.
@@ -77,7 +77,7 @@ impl GoBack {
             limit_ack: FIRST_NUMBER,
             granted: FIRST_NUMBER,
             round: 0,
-            ask_due: false,
+            ask_pending: false,
             unasked_from: FIRST_NUMBER,
             timed_from: FIRST_NUMBER,
             silence: Silence::new(),
@@ -102,7 +102,7 @@ impl GoBack {
         self.granted = self.base;
         self.timed_from = self.next();
         self.round = self.round.wrapping_add(1);
-        self.ask_due = true;
+        self.ask_pending = true;
     }
 
     /// Takes a NACK: the receiver misses the number, and dropped what came after it (S3). A queue of up to K frames is sent again at once. A longer
@@ -116,7 +116,7 @@ impl GoBack {
         let few = self.sent.len() <= usize::from(self.unasked_frames);
         if few && !refused && self.base >= self.unasked_from {
             self.granted = self.next();
-            self.ask_due = false;
+            self.ask_pending = false;
             self.unasked_from = self.base + 1;
         }
     }
@@ -147,7 +147,7 @@ impl GoBack {
 
     /// Content of the ask that leaves now.
     pub(crate) fn take_ask(&mut self) -> Ask {
-        self.ask_due = false;
+        self.ask_pending = false;
         Ask {
             round: self.round,
             number: self.cursor,
@@ -162,7 +162,7 @@ impl Sending for GoBack {
     }
 
     fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
-        if self.ask_due {
+        if self.ask_pending {
             return true;
         }
         if self.has_lost() {
@@ -242,7 +242,7 @@ impl Sending for GoBack {
             self.cursor = self.cursor.max(self.base);
             self.granted = self.granted.max(self.base);
             // What waited to be sent again has arrived after all: there is nothing to ask for.
-            self.ask_due &= self.has_lost();
+            self.ask_pending &= self.has_lost();
         }
     }
 
@@ -257,8 +257,8 @@ impl Sending for GoBack {
         }
     }
 
-    fn is_ask_due(&self) -> bool {
-        self.ask_due
+    fn is_ask_pending(&self) -> bool {
+        self.ask_pending
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -282,7 +282,7 @@ impl Sending for GoBack {
             self.go_back();
         }
         self.timed_from = self.next();
-        self.ask_due = true;
+        self.ask_pending = true;
         false
     }
 

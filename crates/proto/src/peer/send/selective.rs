@@ -61,7 +61,7 @@ impl Selective {
         queue.note_refusal(now);
         queue.set_begun_first(true);
         let half = rtt.smoothed.divided(2);
-        self.flight.give_up(
+        self.flight.declare_lost(
             u64::MAX,
             |_, at| (at + half <= now).then_some(true),
             |part| {
@@ -88,7 +88,7 @@ impl Selective {
         let ahead = !queue.is_begun_first();
         // Datagrams are not sent again: they are lost, until there is a fragment that is.
         let found = Cell::new(false);
-        self.flight.give_up(
+        self.flight.declare_lost(
             u64::MAX,
             |_, _| (!found.get()).then_some(true),
             |part| found.set(queue.push_repair(part, ahead)),

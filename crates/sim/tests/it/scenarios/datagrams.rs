@@ -60,7 +60,7 @@ fn shares_survive_or_vanish() {
     }
 }
 
-/// Datagrams of a life that is over come late, and are not handed over any more: the judge looks at the life of each.
+/// Late datagrams of an incarnation that is over are not handed over: the judge checks the incarnation of each.
 #[test]
 fn shares_of_former_sessions_are_refused() {
     for seed in Seed::several(4_200, 5) {

@@ -115,7 +115,7 @@ fn a_hundred_join_among_a_thousand() {
             || format!("{accounts:?}"),
         );
     }
-    // Whoever has not noticed a restart yet does so now.
+    // Nodes that have not noticed a restart yet do so now.
     net.run_for(config().dead_after.times(2));
     for node in &nodes[900..] {
         net.reconnect(*node, hub);

@@ -44,7 +44,7 @@ fn stalled_peers_are_asked() {
             lossless: false,
             ..lossless()
         };
-        // Under `suci` silence is asked about on every link: who sends again needs permission.
+        // Under `suci` silence is asked about on every link: a sender needs permission to send again.
         let again = stalled_peer(seed, lossy).0;
         assert_eq!(
             again > 0,

@@ -1,4 +1,4 @@
-//! Thousands of processes that are killed or leave, and come back as new lives, at every moment there is: while they say hello,
+//! Thousands of processes that are killed or leave, and come back as new incarnations, at every moment there is: while they say hello,
 //! inside long messages, while a message is lent, under losses, copies, late frames and cuts.
 //!
 //! The judge watches every delivery and event. Beside it, after every step: the books of every engine balance (`Accounts`). After
@@ -17,16 +17,16 @@ const STORMS: u64 = 70;
 const RETURNS: u64 = 50;
 const _: () = assert!((STORMS + RETURNS) * DEATHS as u64 >= 10_000);
 
-/// Deaths between two looks at the whole.
+/// Deaths between two checks of the whole.
 const DEATHS_PER_ROUND: usize = 10;
 
 /// How often a program tries dead peers again.
 const RECONNECT_EVERY: Duration = Duration::from_millis(20);
 
-/// Whoever is asked in vain is asked again after so long.
+/// A peer that did not answer is asked again after so long.
 const HELLO_AT_LATEST: Duration = Duration::from_millis(200);
 
-/// The processes of one run, and who of them lives.
+/// The processes of one run, and which of them live.
 pub(super) struct Cluster {
     pub(super) net: Net,
     pub(super) nodes: Vec<NodeId>,
@@ -158,7 +158,7 @@ impl Cluster {
         pairs
     }
 
-    /// All that live know each other's present lives within `bound`. `reconnect`: programs try dead peers again meanwhile.
+    /// All that live know each other's present incarnations within `bound`. `reconnect`: programs try dead peers again meanwhile.
     fn meet(&mut self, bound: Duration, reconnect: bool) {
         let begun = self.net.now();
         while !self.unmet().is_empty() {
@@ -182,7 +182,7 @@ impl Cluster {
         }
     }
 
-    /// Everyone lives, nothing disturbs: all meet, all that is sent arrives, and nothing of former lives takes any memory.
+    /// Everyone lives, nothing disturbs: all meet, all that is sent arrives, and nothing of former incarnations takes any memory.
     pub(super) fn come_to_rest(&mut self) {
         self.net.heal();
         *self.net.conditions() = Conditions::default();
@@ -193,7 +193,7 @@ impl Cluster {
             self.net.resume(self.nodes[at]);
             self.net.set_pace(self.nodes[at], Pace::Prompt);
         }
-        // Whoever has not noticed yet that a peer had been gone, or had given up on it, does so now.
+        // Nodes that have not noticed yet that a peer had been gone, or is dead, do so now.
         let end = self.net.now() + config().dead_after + config().keep_alive;
         while self.net.now() < end {
             self.reconnect();
@@ -317,7 +317,7 @@ fn disturb(cluster: &mut Cluster) {
 /// A process that comes back is found by all that live without anybody's asking for it, however soon it died again: two
 /// round trips, where nothing is lost, and a few repetitions of hello where something is.
 #[test]
-fn restarted_are_found_without_being_looked_for() {
+fn restarted_are_found_without_a_search() {
     for seed in Seed::several(20_000, RETURNS) {
         let loss_percent = [0, 0, 10][(seed.0 % 3) as usize];
         let net = Net::new(seed)

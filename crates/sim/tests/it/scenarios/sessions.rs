@@ -169,7 +169,7 @@ fn quick_restarts_with_late_frames() {
     }
 }
 
-/// Copies of frames that come up to 50 ms late, after the lives that sent them: none brings a former incarnation back.
+/// Copies of frames that come up to 50 ms late, after the incarnations that sent them: none brings a former incarnation back.
 #[test]
 fn stale_copies_reconnect_nobody() {
     for seed in Seed::several(5_350, 20) {
@@ -202,7 +202,7 @@ fn stale_copies_reconnect_nobody() {
             .filter(|(_, event)| matches!(event, Event::PeerUp { .. }))
             .count();
         net.check(ups <= 12, || {
-            format!("{a} met {b} {ups} times, which had at most 11 lives")
+            format!("{a} met {b} {ups} times, which had at most 11 incarnations")
         });
     }
 }

@@ -10,8 +10,8 @@ fn stalls(net: &Net, node: NodeId, peer: NodeId) -> usize {
     events.filter(|(_, event)| stalled(event)).count()
 }
 
-/// A path ceases to carry full frames, one way, while small ones pass in both: who sends long messages is told which one does not get through, in
-/// bounded time, and how many are lost with it; the rest of the net notices nothing, and once the path is mended the two meet and talk again.
+/// A path ceases to carry full frames, one way, while small ones pass in both. The sender of long messages is told in bounded time which one does
+/// not get through, and how many are lost with it. The rest of the net notices nothing. Once the path is mended, the two meet and talk again.
 #[test]
 fn a_path_without_full_frames_fails_by_name() {
     for seed in Seed::several(12_000, 10) {

@@ -40,7 +40,7 @@ fn frames_suit_the_smaller_link() {
     }
 }
 
-/// `node`'s messages to `peer` that were given up as too large: lengths, after a look at the stated limit.
+/// `node`'s messages to `peer` that were refused as too large, by length; the stated limit is checked.
 fn given_up(net: &Net, node: NodeId, peer: NodeId, limit_bytes: usize) -> Vec<usize> {
     let mut sizes = Vec::new();
     for (_, event) in net.events(node) {
@@ -83,7 +83,7 @@ fn early_messages_meet_the_limit() {
         assert_eq!(net.deliveries(b).len(), 9);
         assert_eq!(net.declared_dead(a, b), None);
 
-        // The next life of the peer is met afresh: what is queued to it before hello is judged when it has answered.
+        // The next incarnation of the peer is met afresh: what is queued to it before hello is judged when it has answered.
         net.crash(b);
         net.run_until(|net| !net.is_up(a, b));
         net.reconnect(a, b);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::{Step, all_gather_direct, all_to_all, gather, scatter};
+use crate::plan::{Step, all_gather_direct, all_to_all, rooted};
 
 /// A member that carries out its plan.
 struct Member {
@@ -189,12 +189,12 @@ fn gather_and_scatter_are_as_the_flat_ones() {
             let at_root = |rank: usize| if rank == root { size * len } else { 0 };
 
             let by_hosts = all(size, |rank| gather_hosts(&hosts, rank, root, len));
-            let flat = all(size, |rank| gather(rank, size, root, &lens, len));
+            let flat = all(size, |rank| rooted(true, (rank, size, root), &lens, len));
             let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, len)).collect();
             check(numbers, (&by_hosts, &flat), &inputs, at_root, bounds);
 
             let by_hosts = all(size, |rank| scatter_hosts(&hosts, rank, root, len));
-            let flat = all(size, |rank| scatter(rank, size, root, &lens, len));
+            let flat = all(size, |rank| rooted(false, (rank, size, root), &lens, len));
             let inputs: Vec<_> = (0..size)
                 .map(|rank| bytes_of(rank, at_root(rank)))
                 .collect();
