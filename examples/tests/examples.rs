@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(100);
 /// Options of `timeout`, for the same.
 const LIMIT: [&str; 2] = ["--kill-after=5", "100"];
 /// Each has a test here.
-const RUST: [&str; 10] = [
+const RUST: [&str; 11] = [
     "all_reduce",
     "board",
     "farm",
@@ -30,6 +30,7 @@ const RUST: [&str; 10] = [
     "heat",
     "hosts",
     "jacobi",
+    "own_problem",
     "ring",
 ];
 const C: [&str; 7] = [
@@ -360,6 +361,19 @@ fn jacobi() {
         let outputs = launch(&programs("jacobi")[0], "1e-10", 3, link, "0.2");
         assert!(is_right(&outputs), "{outputs:#?}");
     }
+}
+
+/// All processes find what one finds alone.
+#[test]
+fn own_problem() {
+    let first = |output: &str| output.lines().next().unwrap_or_default().to_owned();
+    let program = &programs("own_problem")[0];
+    let alone = Command::new(program).output().expect("it starts");
+    let expected = first(&text(&alone.stdout));
+    assert!(expected.starts_with("first points: [0.7"), "{expected}");
+    everywhere("own_problem", "", 3, |_, outputs| {
+        first(&outputs[0]) == expected && outputs[1..].iter().all(String::is_empty)
+    });
 }
 
 /// Senders are told to wait, urgent messages overtake, and every block comes.

@@ -485,6 +485,20 @@ fn updates_are_multicast() {
     let hosts = hosts.to_str().unwrap();
     let mut solve = vec!["solve", "--generate", "dense:300", "--method", "relax"];
     solve.extend(["--rhs", "random", "--hosts", hosts, "--link"]);
+    // Frames for each lap of a worker.
+    let frames_a_lap = |run: &serde_json::Value| {
+        let laps = run["laps"].as_array().unwrap().iter();
+        let laps: f64 = laps.map(|laps| laps.as_f64().unwrap()).sum();
+        run["wire_frames"].as_f64().unwrap() / laps
+    };
+    let each = ["--open", "--elements", "20", "--executor", "rtc"];
+    let [shared, fanned] = ["udp+multicast", "udp"].map(|link| {
+        let (code, run) = json(&[&solve[..], &[link], &each].concat());
+        assert_eq!(code, 0, "{run}");
+        frames_a_lap(&run)
+    });
+    // Each update once, not to two others.
+    assert!(shared < 0.75 * fanned, "{shared} and {fanned} frames a lap");
     for more in [
         &["--open"][..],
         &["--open", "--loss", "0.1"],

@@ -311,6 +311,48 @@ fn relaxation_over_all_links() {
     assert_eq!(code, 2, "{report}");
 }
 
+/// All others of RELAX's tables and figures that take no longer than some seconds are measured, too.
+#[test]
+fn all_of_relaxation_is_measured() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("all_of_relaxation_is_measured", &error.to_string());
+    }
+    let numbered = [
+        "fig5.2", "fig5.5", "fig5.6", "fig5.7", "fig5.8", "fig5.10", "fig5.12", "fig5.13",
+        "fig6.2", "fig6.4", "table3.1", "table6.1", "table6.2",
+    ];
+    for number in numbered {
+        let name = format!("relax-{number}");
+        let words = [
+            "--quick",
+            "--rows",
+            "300",
+            "--rounds",
+            "1",
+            "--simulate",
+            "none",
+        ];
+        let (code, report) = json(&[&["paper", &name], &words[..]].concat());
+        assert_eq!(code, 0, "{report}");
+        let results = report["results"].as_array().unwrap();
+        let of_links = results
+            .iter()
+            .filter(|result| !result["way"].as_str().unwrap().starts_with("dpdk"));
+        let cells = of_links.flat_map(|result| result["cells"].as_array().unwrap());
+        let measured: Vec<usize> = cells
+            .map(|cell| cell["seconds"].as_array().unwrap().len())
+            .collect();
+        assert!(
+            !measured.is_empty() && measured.iter().all(|count| *count == 1),
+            "{report}"
+        );
+    }
+    let (code, report) = json(&["paper", "relax-table2.2", "--quick"]);
+    let rates = report["results"].as_array().unwrap();
+    // Five sizes, and three links that are everywhere.
+    assert!(code == 0 && rates.len() >= 15, "{report}");
+}
+
 /// More machines than there are are simulated, and marked so in the table, JSON, CSV and plot; where the same was measured, the ratio is told.
 #[test]
 fn more_machines_are_simulated() {

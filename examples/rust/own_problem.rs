@@ -1,6 +1,6 @@
 //! A problem of one's own: the temperature of a rod of a million points that is held at 1 at one end, held at 0 at the other, and cooled on its way.
 //!
-//! `tsumuji launch -n 4 -- target/release/examples/own_problem`, or alone: `target/release/examples/own_problem`.
+//! `tsumuji launch -n 4 -- target/debug/own_problem`, or alone: `target/debug/own_problem`. Node 0 prints the first points, and how it went.
 
 use std::ops::Range;
 use tsumuji_solve::fixed_point::{Config, Error, FixedPoint, run};
