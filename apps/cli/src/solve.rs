@@ -25,6 +25,7 @@ use tsumuji_solve::krylov::Preconditioning;
 use tsumuji_solve::local::{Inner, Limits, Precision, Relaxation, single, threads};
 use tsumuji_solve::method::{self, Method};
 use tsumuji_solve::outlook::Outlook;
+use tsumuji_solve::plan::Asked;
 use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system_watched, read_vector, write_vector};
 use tsumuji_solve::system::{Generate, Generated, Order, Solution, Source};
@@ -276,7 +277,12 @@ pub(crate) fn run(args: Args) -> Outcome {
     let plan = match args.plan {
         Some(name) => {
             bar.prepare("trying the methods", 0.0);
-            let plan = planned::of(&args, &source, limits);
+            let asked = Asked {
+                parts: workers,
+                relaxation,
+                krylov: krylov.or(how.krylov(args.preconditioner, &source)?),
+            };
+            let plan = planned::of(&args, &source, limits, asked);
             bar.finish();
             let plan = plan?;
             if name == PlanName::Only {

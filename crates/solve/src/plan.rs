@@ -1,13 +1,15 @@
 //! What a run will take, before it runs: each method's steps and time on this machine, and the time over the number of workers.
 //!
-//! Called by the command line (`--plan`). Steps are extrapolated from a short trial of each method on the system itself, times from what its steps took;
-//! only a factorisation is counted instead of tried. Times of several workers are computed: the work of one divided, and for each step what the link
+//! Called by the command line (`--plan`). Steps are extrapolated from a short trial of each method on the system itself, divided as in the run, times from
+//! what its steps took; only a factorisation is counted instead of tried. Times of several workers are computed: the work of one divided, and for each step what the link
 //! takes ([`LinkModel`]) for the elements that workers read of each other and, for Krylov methods, for sums.
 //!
-//! Left out on purpose: what preconditioners lose where rows are divided, and what workers of one host lose by sharing its memory.
+//! Left out on purpose: what preconditioners and blocks lose where rows are divided into other numbers of parts than in the trial, and what workers of
+//! one host lose by sharing its memory.
 
+use crate::distributed::Krylov;
 use crate::krylov::{self, End, Kind, Patience};
-use crate::local::{Inner, Limits, Relaxation, direct, single};
+use crate::local::{Limits, Relaxation, direct, single, threads};
 use crate::method::between;
 use crate::outlook::{Outlook, is_symmetric};
 use crate::report::Progress;
@@ -30,6 +32,19 @@ const BYTES_A_SECOND: f64 = 8e9;
 const AGAIN_SECONDS: f64 = 5e-4;
 /// Most workers that are considered.
 const WORKERS_MOST: usize = 1024;
+/// Most parts of a trial, each a thread.
+const PARTS_MOST: usize = 8;
+
+/// What the run was asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// Workers or threads, each with its part of the rows.
+    pub parts: usize,
+    /// How laps are done, and whether they are combined (GCR).
+    pub relaxation: (Relaxation, bool),
+    /// The Krylov method; `None`: the one that suits the system.
+    pub krylov: Option<Krylov>,
+}
 
 /// What a link takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -93,7 +108,9 @@ pub struct AtWorkers {
 pub struct Plan {
     /// Expected convergence of relaxation.
     pub outlook: Outlook,
-    /// Each method by one thread, fastest first; those that would not get there last.
+    /// Parts into which the trials divided the rows.
+    pub parts: usize,
+    /// Each method, with the seconds of one thread, fastest first; those that would not get there last.
     pub methods: Vec<Prediction>,
     /// The link that workers are taken to have.
     pub link: LinkModel,
@@ -106,10 +123,12 @@ pub struct Plan {
 }
 
 /// Makes a plan by trials of some seconds. `system` is not changed; relaxation works on a copy.
-pub fn plan(system: &System, limits: Limits, link: LinkModel) -> Plan {
+pub fn plan(system: &System, limits: Limits, asked: Asked, link: LinkModel) -> Plan {
     let outlook = Outlook::of_system(system, 1.0, limits.tolerance());
-    let krylov = krylov_trial(system, limits);
-    let relaxation = relaxation_trial(system, limits);
+    let parts = asked.parts.clamp(1, PARTS_MOST.min(system.n()));
+    let asked = Asked { parts, ..asked };
+    let krylov = krylov_trial(system, limits, asked);
+    let relaxation = relaxation_trial(system, limits, asked);
     let numbers: Vec<usize> = std::iter::successors(Some(1), |workers| Some(2 * workers))
         .take_while(|&workers| workers <= WORKERS_MOST.min(system.n()))
         .collect();
@@ -137,6 +156,7 @@ pub fn plan(system: &System, limits: Limits, link: LinkModel) -> Plan {
     });
     Plan {
         outlook,
+        parts,
         methods,
         link,
         workers,
@@ -151,15 +171,22 @@ struct Tried {
     sums_a_step: f64,
 }
 
-fn krylov_trial(system: &System, limits: Limits) -> Tried {
-    let (krylov, _) = between::suited_to(&system.matrix);
+/// How many of the threads of a trial compute at a time.
+fn at_once(parts: usize) -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    parts.min(cores) as f64
+}
+
+fn krylov_trial(system: &System, limits: Limits, asked: Asked) -> Tried {
+    let suited = || between::suited_to(&system.matrix).0;
+    let krylov = asked.krylov.unwrap_or_else(suited);
     let tried = limits_of_trial(limits);
     let began = Instant::now();
     let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
     let (mut moments, mut seen) = (Vec::new(), Vec::new());
     let solved = krylov::solve(
         system,
-        1,
+        asked.parts,
         (krylov.kind, krylov.preconditioning),
         None,
         &Patience::unlimited(tried),
@@ -169,11 +196,11 @@ fn krylov_trial(system: &System, limits: Limits) -> Tried {
         },
         &stop,
     )
-    .expect("one part");
+    .expect("no more parts than rows");
     let (done, residual) = (solved.ended.iterations.max(1), solved.ended.residual);
     let steps = match solved.ended.end {
         End::Converged => Some(done),
-        _ => from_later_half(&seen, limits),
+        _ => from_later_half(&numbered(&seen), limits),
     };
     // Exact residuals are no steps.
     let mut spans: Vec<f64> = moments.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -183,12 +210,16 @@ fn krylov_trial(system: &System, limits: Limits) -> Tried {
         .get(spans.len() / 2)
         .map_or(all / done as f64, |&span| span);
     let besides = (all - done as f64 * step_seconds).max(0.0);
+    let at_once = at_once(asked.parts);
     let from = format!("{done} iterations, to a residual of {residual:.1e}");
     Tried {
         prediction: Prediction::of_steps(
             format!("{} with {}", krylov.kind.name(), solved.preconditioner),
             steps,
-            (solved.setup_seconds + besides, step_seconds),
+            (
+                at_once * (solved.setup_seconds + besides),
+                at_once * step_seconds,
+            ),
             from,
         ),
         sums_a_step: sums_a_step(krylov.kind),
@@ -202,44 +233,64 @@ fn sums_a_step(kind: Kind) -> f64 {
     }
 }
 
-fn relaxation_trial(system: &System, limits: Limits) -> Prediction {
-    let name = "relaxation, laps of Gauss-Seidel".to_owned();
-    let relaxation = Relaxation::new(Inner::Sweep, 1.0).expect("within the bounds");
+fn relaxation_trial(system: &System, limits: Limits, asked: Asked) -> Prediction {
+    let (relaxation, combines) = asked.relaxation;
+    let name = match combines {
+        true => "relaxation, laps combined (GCR)",
+        false => "relaxation, laps alone",
+    };
     let laps = limits_of_trial(limits);
     let began = Instant::now();
-    let mut seen: Vec<f64> = Vec::new();
-    let watch = |progress: Progress| seen.push(progress.residual_estimate);
-    let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
-    let outcome = match single::solve_until(system.clone(), (relaxation, false), laps, watch, stop)
-    {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            return Prediction::of_steps(name, None, (0.0, 0.0), error.to_string());
-        }
+    let mut seen: Vec<(f64, f64)> = Vec::new();
+    let watch = |progress: Progress| {
+        seen.push((progress.laps_max as f64, progress.residual_estimate));
     };
-    let done = seen.len().max(1);
-    let last = seen.last().copied().unwrap_or(f64::NAN);
+    let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
+    let system = system.clone();
+    let tried = match asked.parts {
+        1 => single::solve_until(system, (relaxation, combines), laps, watch, stop)
+            .map_err(|error| error.to_string()),
+        parts => threads::solve_until(system, parts, (relaxation, combines), laps, watch, stop)
+            .map_err(|error| error.to_string()),
+    };
+    let outcome = match tried {
+        Ok(outcome) => outcome,
+        Err(error) => return Prediction::of_steps(name.to_owned(), None, (0.0, 0.0), error),
+    };
+    let done = outcome.laps.iter().max().copied().unwrap_or(0).max(1);
     let steps = if outcome.converged {
-        Some(done as u64)
+        Some(done)
     } else {
         from_later_half(&seen, limits)
     };
-    let step_seconds = outcome.seconds.iterate / done as f64;
-    let from = format!("{done} laps, to a residual of {last:.1e}");
-    Prediction::of_steps(name, steps, (0.0, step_seconds), from)
+    let at_once = at_once(asked.parts);
+    let seconds = outcome.seconds;
+    let times = (
+        at_once * seconds.distribute,
+        at_once * (seconds.iterate + seconds.verify) / done as f64,
+    );
+    let from = format!("{done} laps, to a residual of {:.1e}", outcome.residual);
+    Prediction::of_steps(name.to_owned(), steps, times, from)
 }
 
 fn limits_of_trial(limits: Limits) -> Limits {
     Limits::new(limits.tolerance(), STEPS_TRIED.min(limits.max_laps())).unwrap_or(limits)
 }
 
-/// Steps to the tolerance where the residual after each step was `seen`, if it goes on falling as in the later half. `None`: it did not fall.
-fn from_later_half(seen: &[f64], limits: Limits) -> Option<u64> {
-    let (&last, done) = (seen.last()?, seen.len());
-    let middle = done / 2;
-    let fall = (seen[middle] / last).ln() / (done - 1 - middle) as f64;
+/// Residuals with the numbers of their steps.
+fn numbered(residuals: &[f64]) -> Vec<(f64, f64)> {
+    (1..)
+        .map(f64::from)
+        .zip(residuals.iter().copied())
+        .collect()
+}
+
+/// Steps to the tolerance where the residuals after some steps were `seen`, if it goes on falling as in the later half. `None`: it did not fall.
+fn from_later_half(seen: &[(f64, f64)], limits: Limits) -> Option<u64> {
+    let (&(done, last), &(before, middle)) = (seen.last()?, seen.get(seen.len() / 2)?);
+    let fall = (middle / last).ln() / (done - before);
     let left = (last / limits.tolerance()).max(1.0).ln();
-    (fall > 1e-9 && fall.is_finite()).then(|| done as u64 + (left / fall).ceil() as u64)
+    (fall > 1e-9 && fall.is_finite()).then(|| (done + left / fall).ceil() as u64)
 }
 
 fn direct_count(system: &System) -> Prediction {
@@ -370,7 +421,7 @@ fn relaxation_time(
 ) -> Option<f64> {
     let steps = one.steps? as f64;
     if workers == 1 {
-        return Some(steps * one.step_seconds);
+        return Some(one.setup_seconds + steps * one.step_seconds);
     }
     // A lap computes while values arrive; frames cost the computing core, the cable does not.
     let bytes = 8.0 * reads as f64;
@@ -379,12 +430,14 @@ fn relaxation_time(
         .max(workers as f64 - 1.0);
     let busy = one.step_seconds / workers as f64 + frames * link.frame;
     let wire = 8.0 * bytes / link.bits_per_second;
-    Some(STALENESS * steps * busy.max(wire))
+    Some(one.setup_seconds / workers as f64 + STALENESS * steps * busy.max(wire))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::krylov::Preconditioning;
+    use crate::local::Inner;
     use crate::system::{Generate, Generated, Solution};
 
     fn gigabit() -> LinkModel {
@@ -397,10 +450,19 @@ mod tests {
         }
     }
 
-    fn of(text: &str) -> Plan {
+    fn sweeps() -> Asked {
+        Asked {
+            parts: 1,
+            relaxation: (Relaxation::new(Inner::Sweep, 1.0).unwrap(), false),
+            krylov: None,
+        }
+    }
+
+    fn of(text: &str, asked: Asked) -> Plan {
         let what = text.parse::<Generate>().unwrap();
         let system = what.system_for(1, Solution::Random).unwrap();
-        plan(&system, Limits::new(1e-10, 100_000).unwrap(), gigabit())
+        let limits = Limits::new(1e-10, 100_000).unwrap();
+        plan(&system, limits, asked, gigabit())
     }
 
     fn steps(plan: &Plan, name: &str) -> Option<u64> {
@@ -412,7 +474,7 @@ mod tests {
     /// least time.
     #[test]
     fn dominant_systems_are_known_exactly() {
-        let plan = of("dense:700");
+        let plan = of("dense:700", sweeps());
         assert!(
             (2..=8).contains(&steps(&plan, "GMRES").unwrap()),
             "{plan:?}"
@@ -443,15 +505,38 @@ mod tests {
         let seen: Vec<f64> = (0..100u8)
             .map(|step| 0.1_f64.powf(decades(step.into())))
             .collect();
-        let needed = from_later_half(&seen, limits).unwrap();
+        let needed = from_later_half(&numbered(&seen), limits).unwrap();
         assert!((128..=134).contains(&needed), "{needed}");
-        assert_eq!(from_later_half(&[1.0; 50], limits), None);
-        assert_eq!(from_later_half(&[1.0, 2.0, f64::NAN], limits), None);
+        assert_eq!(from_later_half(&numbered(&[1.0; 50]), limits), None);
+        assert_eq!(
+            from_later_half(&numbered(&[1.0, 2.0, f64::NAN]), limits),
+            None
+        );
         assert_eq!(from_later_half(&[], limits), None);
-        let plan = of("poisson2d:60");
+        let plan = of("poisson2d:60", sweeps());
         assert!(steps(&plan, "relaxation").unwrap() > 200);
         assert!(steps(&plan, "conjugate").unwrap() < 200);
         assert!(plan.methods[0].seconds <= plan.methods[1].seconds);
+    }
+
+    /// What is tried is what was asked for: blocks by their factors, combined laps, as many parts, the Krylov method by name.
+    #[test]
+    fn trials_are_of_what_is_asked() {
+        let asked = Asked {
+            parts: 2,
+            relaxation: (Relaxation::new(Inner::Lu, 1.0).unwrap(), true),
+            krylov: Some(Krylov {
+                kind: Kind::Gmres,
+                preconditioning: Preconditioning::Jacobi,
+            }),
+        };
+        let plan = of("poisson2d:60", asked);
+        assert_eq!(plan.parts, 2);
+        // Sweeps alone take thousands.
+        let laps = steps(&plan, "combined").unwrap();
+        assert!(laps < 400, "{plan:?}");
+        let iterations = steps(&plan, "GMRES with Jacobi").unwrap();
+        assert!(iterations > 60, "{plan:?}");
     }
 
     /// Small systems, and larger ones on links that lose much, are better solved by one process.
@@ -485,6 +570,6 @@ mod tests {
             latency: 1e-3,
             ..gigabit()
         };
-        assert_eq!(plan(&system, limits, slow).krylov_best, 1);
+        assert_eq!(plan(&system, limits, sweeps(), slow).krylov_best, 1);
     }
 }

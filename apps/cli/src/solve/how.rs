@@ -112,6 +112,15 @@ impl How {
         Ok(Settled { how, krylov, why })
     }
 
+    /// The Krylov method that was asked for by name, also in one process.
+    pub(super) fn krylov(
+        self,
+        preconditioner: Option<Preconditioning>,
+        source: &Source,
+    ) -> anyhow::Result<Option<Krylov>> {
+        Ok(between::asked(source, (self.method, preconditioner))?)
+    }
+
     /// Whether the best combination of laps is taken at pauses. With a lower precision it has no residual of its own to refine.
     pub(super) fn combines(self, precision: Precision) -> bool {
         self.method == Method::RelaxGcr && precision == Precision::Double

@@ -5,7 +5,7 @@ use serde::Serialize;
 use tsumuji_bench::table::cell;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
-use tsumuji_solve::plan::{LinkModel, Plan, alone_is_faster, plan};
+use tsumuji_solve::plan::{Asked, AtWorkers, LinkModel, Plan, alone_is_faster, plan};
 use tsumuji_solve::report::Outcome;
 use tsumuji_solve::system::{Source, System};
 use tsumuji_testbed::Rate;
@@ -54,7 +54,12 @@ pub(crate) fn model(name: &str, rate: Option<Rate>) -> LinkModel {
 }
 
 /// Makes the plan of the system.
-pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result<Plan> {
+pub(super) fn of(
+    args: &Args,
+    source: &Source,
+    limits: Limits,
+    asked: Asked,
+) -> anyhow::Result<Plan> {
     let link = args.team.link.unwrap_or(LinkSpec::Shm).to_string();
     let link = model(&link, args.rate);
     let made: System;
@@ -71,7 +76,7 @@ pub(super) fn of(args: &Args, source: &Source, limits: Limits) -> anyhow::Result
             &made
         }
     };
-    Ok(plan(system, limits, link))
+    Ok(plan(system, limits, asked, link))
 }
 
 /// Why the workers asked for are expected to take longer than one process, if they are.
@@ -83,7 +88,10 @@ pub(super) fn alone(args: &Args, link: &str, source: &Source, workers: usize) ->
 /// The plan for people.
 pub(super) fn text(plan: &Plan) -> String {
     let mut text = format!("outlook: {}\n", plan.outlook);
-    text += "one thread, from a trial of each method:\n";
+    text += &match plan.parts {
+        1 => "one thread, from a trial of each method:\n".to_owned(),
+        parts => format!("one thread's time, from a trial of each method in {parts} parts:\n"),
+    };
     for one in &plan.methods {
         let steps = cell(one.steps, |steps| steps.to_string());
         let time = one
@@ -109,8 +117,10 @@ pub(super) fn text(plan: &Plan) -> String {
             time(at.relaxation)
         );
     }
-    let rises = |name: &str, best: usize| {
-        if best == plan.workers.last().map_or(1, |at| at.workers) {
+    let rises = |name: &str, best: usize, time: fn(&AtWorkers) -> Option<f64>| {
+        if plan.workers.iter().all(|at| time(at).is_none()) {
+            format!("  {name}: no convergence is expected\n")
+        } else if best == plan.workers.last().map_or(1, |at| at.workers) {
             format!("  {name}: each doubling helps up to {best}\n")
         } else {
             format!(
@@ -119,7 +129,8 @@ pub(super) fn text(plan: &Plan) -> String {
             )
         }
     };
-    text + &rises("cg or gmres", plan.krylov_best) + &rises("relaxation", plan.relaxation_best)
+    let krylov = rises("cg or gmres", plan.krylov_best, |at| at.krylov);
+    text + &krylov + &rises("relaxation", plan.relaxation_best, |at| at.relaxation)
 }
 
 fn rate(bits_per_second: f64) -> String {
