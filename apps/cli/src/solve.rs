@@ -278,7 +278,12 @@ pub(crate) fn run(args: Args) -> Outcome {
         Some(name) => {
             bar.prepare("trying the methods", 0.0);
             let asked = Asked {
-                parts: workers,
+                // In one process a Krylov method has threads for large systems only.
+                parts: if with_messages || how.is_relaxation() {
+                    workers
+                } else {
+                    1
+                },
                 relaxation,
                 krylov: krylov.or(how.krylov(args.preconditioner, &source)?),
             };

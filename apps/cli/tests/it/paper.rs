@@ -232,8 +232,8 @@ fn experiments_of_l2rtc_run() {
     let ways = learning["results"].as_array().unwrap();
     assert_eq!(
         ways.len(),
-        1 + 6 * 3,
-        "one process, and six links by three executors"
+        1 + 6 * (3 + 1),
+        "one process, and six links by three executors and with frequent exchanges"
     );
     for way in ways {
         is_found(way, "way");
