@@ -3,7 +3,7 @@
 //!
 //! The measurements are those of `tsumuji bench rr`, `stream`, `manyclients` and `crr`. Of several sizes the one where ours does worst is the figure.
 
-use tsumuji_testbed::Testbed;
+use tsumuji_testbed::{Rate, Testbed};
 
 use super::{Log, Setting, Wanted, stands};
 use crate::limits;
@@ -34,7 +34,11 @@ const AGGREGATE_LARGE: Wanted = Wanted::AtLeast(1.7);
 const TAIL: Wanted = Wanted::AtMost(1.0);
 const SET_UP: Wanted = Wanted::AtMost(1.5);
 const FALLBACK: Wanted = Wanted::AtMost(1.02);
-const BETWEEN_HOSTS: Wanted = Wanted::AtLeast(0.9);
+const OF_THE_WIRE: Wanted = Wanted::AtLeast(0.9);
+
+/// A cable that limits both ours and TCP, in bits a second, and the sizes at which it does.
+const CABLE_BITS_PER_SECOND: u64 = 1_000_000_000;
+const WIRE_SIZES: [usize; 3] = [1 << 10, 8 << 10, LARGE_BYTES];
 
 /// A measured quantity, with its unit.
 type Quantity = (&'static str, Part);
@@ -78,7 +82,33 @@ pub(super) fn streams(setting: &Setting, log: &mut Log<'_>) {
     falling_back(&course, log);
     if let Ok(testbed) = testbed {
         log.down(testbed);
+        over_a_cable(setting, &control, log);
     }
+}
+
+/// One way between hosts whose cable is the limit.
+fn over_a_cable(setting: &Setting, control: &str, log: &mut Log<'_>) {
+    let name = "one way, between hosts by a cable of 1 Gbit/s";
+    let rate = Rate::from_bits_per_second(CABLE_BITS_PER_SECOND);
+    let rate = rate.map_err(|error| error.to_string());
+    let testbed = match rate.and_then(|rate| super::testbed(2, Some(rate), 1500)) {
+        Ok(testbed) => testbed,
+        Err(reason) => return log.missing(name, &reason),
+    };
+    let course = Course {
+        setting,
+        testbed: Some(&testbed),
+        control,
+    };
+    let series = Series {
+        sizes: course.sizes(&WIRE_SIZES),
+        ..course.series(Shape::OneWay, &[Path::Udp, Path::Xdp, Path::TcpNs])
+    };
+    let rows = course.rows(name, &series, log);
+    for ours in [Path::Udp, Path::Xdp] {
+        worst(log, name, &rows, [ours, Path::TcpNs], RATE, OF_THE_WIRE);
+    }
+    log.down(testbed);
 }
 
 /// What all measurements of a run share.
@@ -165,7 +195,7 @@ fn one_client(course: &Course<'_>, log: &mut Log<'_>) {
         let demand = format!("{name}: service demand of both programs");
         worst(log, &demand, &rows, BESIDE_HOSTS, PER_KB, DEMAND);
         let between = format!("{name}, between hosts");
-        worst(log, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+        worst(log, &between, &rows, GATEWAYS, RATE, Wanted::Nothing);
     }
 }
 
@@ -228,7 +258,7 @@ fn many_clients(course: &Course<'_>, log: &mut Log<'_>) {
     let slowest = format!("{name}: p99 of half a round trip");
     worst(log, &slowest, &rows, BESIDE_HOSTS, SLOWEST, TAIL);
     let between = format!("{name}, between hosts");
-    worst(log, &between, &rows, GATEWAYS, RATE, BETWEEN_HOSTS);
+    worst(log, &between, &rows, GATEWAYS, RATE, Wanted::Nothing);
     // For comparison: a target is named for requests, which have a latency.
     let name = format!("{clients} clients' streams");
     let of_streams = series(Shape::OneWay, &BESIDE_HOSTS);
