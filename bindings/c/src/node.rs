@@ -29,13 +29,10 @@ pub(crate) struct Node {
     pub(crate) spoiled: bool,
     /// Posted receives, by number.
     pub(crate) posts: std::collections::HashMap<u64, Post<Output>>,
-    borrowed: Vec<Option<Kept>>,
-    /// Places in `borrowed` that are free.
-    free: Vec<u32>,
-    /// Number of borrows so far: part of each one's name, so that an old name never names another message.
-    borrows: u32,
-    /// Last name given for each place in `borrowed`.
-    names_of_borrows: Vec<u32>,
+    /// Borrowed messages, by number.
+    borrowed: std::collections::HashMap<u64, Kept>,
+    /// Number of borrows so far: no number is given twice.
+    borrows: u64,
     /// Made when first asked for, and kept until the handle is closed.
     texts: std::collections::HashMap<(Text, u64), std::ffi::CString>,
     /// How often the table of members has changed: texts that were handed out stay as they are.
@@ -119,10 +116,8 @@ impl Node {
             suci: Suci::default(),
             spoiled: false,
             posts: std::collections::HashMap::new(),
-            borrowed: Vec::new(),
-            free: Vec::new(),
+            borrowed: std::collections::HashMap::new(),
             borrows: 0,
-            names_of_borrows: Vec::new(),
             collective_state: None,
             tune: None,
             policy: crate::api::Policy::default(),
@@ -216,34 +211,23 @@ impl Node {
         source: Source,
         timeout: Duration,
     ) -> Result<(u64, &Kept), Failure> {
-        if self.free.is_empty() && self.borrowed.len() >= BORROWED_LIMIT {
+        if self.borrowed.len() >= BORROWED_LIMIT {
             return Err(Failure::invalid(format!(
                 "{BORROWED_LIMIT} messages are borrowed; release some"
             )));
         }
         let kept = (self.endpoint).recv_kept(source.channel_id, source.from, timeout)?;
         let message = kept.ok_or_else(|| none_within(timeout))?;
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.borrowed.push(None);
-            self.names_of_borrows.push(0);
-            self.borrowed.len() as u32 - 1 // at most `BORROWED_LIMIT`
-        });
-        self.borrows = self.borrows.wrapping_add(1);
-        self.names_of_borrows[place as usize] = self.borrows;
-        let borrow = u64::from(self.borrows) << 32 | u64::from(place);
-        Ok((borrow, self.borrowed[place as usize].insert(message)))
+        self.borrows += 1;
+        let kept = self.borrowed.entry(self.borrows).or_insert(message);
+        Ok((self.borrows, kept))
     }
 
     /// Releases a borrowed message.
     pub(crate) fn release(&mut self, borrow: u64) -> Result<(), Failure> {
-        let (name, place) = ((borrow >> 32) as u32, borrow as u32); // the two halves
-        let index = place as usize;
-        let known = self.names_of_borrows.get(index) == Some(&name);
-        let message = self.borrowed.get_mut(index).filter(|_| known);
-        let message = message.and_then(Option::take).ok_or_else(|| {
+        let message = self.borrowed.remove(&borrow).ok_or_else(|| {
             Failure::invalid("this message is not borrowed; was it released before?")
         })?;
-        self.free.push(place);
         self.endpoint.release(message);
         Ok(())
     }

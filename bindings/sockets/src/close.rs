@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use crate::early::Wanted;
 use crate::ring::FUTEX;
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Kind, Use};
@@ -12,10 +13,7 @@ use crate::{brief, demotion, early, epoll, explain, handshake, stream};
 /// Before the kernel closes `fd`. An error: it must not be closed.
 pub(crate) fn before(fd: c_int) -> Result<()> {
     match table::kind(fd) {
-        Kind::None => {
-            early::forget(fd);
-            table::clear(fd);
-        }
+        Kind::None => early::forget(fd),
         // Programs that close all they have find it closed.
         Kind::Own => return Err(Errno(libc::EBADF)),
         Kind::Listener(listener) => listener.remove_fd(fd),
@@ -69,14 +67,17 @@ pub(crate) fn resets_unread(using: &Use, fd: c_int) -> bool {
     has_unread
 }
 
-/// The kernel's connection is an ordinary one from now on, with all its descriptors.
-pub(crate) fn let_go(using: &Use) {
-    epoll::release(using);
-    for fd in using.fds.with(std::mem::take) {
-        table::clear(fd);
+/// The kernel's connection is an ordinary one from now on, with all its descriptors, which are returned with what instances were asked about it.
+pub(crate) fn let_go(using: &Use) -> (Vec<c_int>, Vec<Wanted>) {
+    let wanted = epoll::release(using);
+    using.is_let_go.store(1, Ordering::Release);
+    let fds = using.fds.with(std::mem::take);
+    for fd in &fds {
+        table::clear(*fd);
     }
     using.leave();
     table::abandon(using);
+    (fds, wanted)
 }
 
 /// The program has taken the socket off its connection (`connect` to no address), which has ended by a reset.
@@ -87,7 +88,10 @@ pub(crate) fn disconnected(using: &Use) {
     out.is_closed.store(1, Ordering::SeqCst);
     stream::mark(using);
     stream::wake_gateway(using);
-    let_go(using);
+    match let_go(using) {
+        (fds, wanted) if fds.len() == 1 => early::put_back(fds[0], wanted),
+        (fds, _) => fds.into_iter().for_each(table::set_shared),
+    }
 }
 
 /// `copy` is now the same as `fd`.

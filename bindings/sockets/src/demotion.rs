@@ -176,21 +176,57 @@ fn give_up_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
     go_back_until(using, fd, until_ns);
 }
 
-/// For a process that goes on without this library: after this the kernel's connections are ordinary ones. False: that could not be reached for that one,
-/// and the connection was shut down, so that nobody takes a bell for data.
-pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
-    let have_gone_back = hand_over_all(streams, why);
-    for ((_, fd), has_gone_back) in streams.iter().zip(&have_gone_back) {
-        if !has_gone_back {
-            end(*fd);
-        }
-    }
-    have_gone_back
+/// How far the other end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Back {
+    /// It sends by TCP, and all that it has sent otherwise was taken: the kernel's connection is an ordinary one.
+    Whole,
+    /// It has made no call in time, or bells are among data that cannot be taken out.
+    Late,
+    /// It had gone back before it could know what is unread here, and will not send that again.
+    Gap,
 }
 
-/// As `hand_over`, of all of them within the same time.
+/// For a process that goes on without this library: after this the kernel's connections are ordinary ones. False: that could not be reached for that one,
+/// and the connection was shut down, so that nobody takes a bell for data, or the end of a gap for what is missing.
+pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
+    let whole = |((_, fd), back): (&(Use, c_int), Back)| {
+        if back != Back::Whole {
+            end(*fd);
+        }
+        back == Back::Whole
+    };
+    streams
+        .iter()
+        .zip(all_back(streams, why))
+        .map(whole)
+        .collect()
+}
+
+/// The same, but a connection for which that could not be reached is left to this library, which goes on between the program and it.
 pub(crate) fn hand_over_all(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
+    let whole = |((using, fd), back): (&(Use, c_int), Back)| {
+        match (back, using.gateway()) {
+            // A gateway has sent what is unread, and does not do so again.
+            (Back::Gap, Some(_)) => end(*fd),
+            // What is unread is in the ring only.
+            (Back::Gap, None) => using.mine().inn.is_frozen.store(0, Ordering::SeqCst),
+            _ => {}
+        }
+        back == Back::Whole
+    };
+    streams
+        .iter()
+        .zip(all_back(streams, why))
+        .map(whole)
+        .collect()
+}
+
+fn all_back(streams: &[(Use, c_int)], why: &str) -> Vec<Back> {
     let until_ns = sys::now_ns() + ANSWER_NS;
+    // Those that were asked before, and have not answered, are not waited for again.
+    let was_asked = |using: &Use| using.mine().inn.wants_tcp.load(Ordering::Acquire) != 0;
+    let is_again = streams.iter().all(|(using, _)| was_asked(using));
     // Some may be the two ends of one connection: what either has not read must be known before the other says where its ring ends.
     for (using, _) in streams {
         let _receiving = using.hold_receiving();
@@ -202,12 +238,13 @@ pub(crate) fn hand_over_all(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
         give_up_until(using, *fd, why, until_ns);
     }
     // What was unread here may have taken the time of those that are healthy.
-    let until_ns = sys::now_ns() + ANSWER_NS;
+    let patience_ns = if is_again { 0 } else { ANSWER_NS };
+    let until_ns = sys::now_ns() + patience_ns;
     streams
         .iter()
         .map(|(using, fd)| {
             let _receiving = using.hold_receiving();
-            has_gone_back(using, *fd, until_ns)
+            goes_back(using, *fd, until_ns)
         })
         .collect()
 }
@@ -218,7 +255,12 @@ pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
     let _receiving = using.hold_receiving();
     freeze(using);
     give_up_until(using, fd, why, until_ns);
-    has_gone_back(using, fd, until_ns)
+    let back = goes_back(using, fd, until_ns);
+    if back == Back::Gap {
+        // Better an end than a gap.
+        end(fd);
+    }
+    back == Back::Whole
 }
 
 /// Nothing is taken from the ring any more. Caller: holder of `receiving`.
@@ -229,10 +271,10 @@ fn freeze(using: &Use) {
     }
 }
 
-/// Whether the other end sends by TCP within that time, and all that it has sent otherwise was taken. Caller: holder of `receiving`.
-fn has_gone_back(using: &Use, fd: c_int, until_ns: u64) -> bool {
+/// Waits until then for the other end to send by TCP, and takes what it has sent otherwise. Caller: holder of `receiving`.
+fn goes_back(using: &Use, fd: c_int, until_ns: u64) -> Back {
     if handshake::withdraw(using) {
-        return true;
+        return Back::Whole;
     }
     loop {
         let out = &using.theirs().out;
@@ -240,18 +282,21 @@ fn has_gone_back(using: &Use, fd: c_int, until_ns: u64) -> bool {
             out.is_closed.load(Ordering::Acquire) != 0 && using.reader().unread() == Ok(0);
         let has_gone_back = out.back_at.load(Ordering::Acquire) != 0;
         if has_gone_back && !is_behind(using) {
-            // It had gone back before it could know what is unread here, and will not send that again. Better an end than a gap.
-            end(fd);
-            return false;
+            return Back::Gap;
         }
         if has_gone_back || is_unused {
+            let own = &using.mine().own;
             if !stream::is_before_ring(using) {
                 let _ = after_ring(using, fd);
             }
-            return using.mine().own.stash.load(Ordering::Acquire) == 0;
+            // Bells behind data that was not read cannot be taken out.
+            let taken = own.bells_taken.load(Ordering::Acquire);
+            let is_clear = out.bells.load(Ordering::Acquire) <= taken
+                && own.stash.load(Ordering::Acquire) == 0;
+            return if is_clear { Back::Whole } else { Back::Late };
         }
         if sys::now_ns() >= until_ns {
-            return false;
+            return Back::Late;
         }
         sys::sleep_us(STEP_US);
     }

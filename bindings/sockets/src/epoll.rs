@@ -29,12 +29,11 @@ use crate::ring::{BELL, DOORBELL, Doorbell};
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
-use crate::{arena, doorbell, ready, stream};
+use crate::{arena, doorbell, early, ready, stream};
 use watched::{free_waiter, say};
 
 pub(crate) use control::{
     adopt, after_fork, control, control_nested, forget, release, rouse, stir, take_over,
-    watch_gateway,
 };
 
 /// Every how many-th call asks the kernel although there is news in memory.
@@ -285,6 +284,7 @@ impl Epoll {
                 free_waiter(&watched);
             }
         });
+        early::forget_instance(self);
         self.close_own(-1);
         FREE.with(|free| free.push(self));
     }

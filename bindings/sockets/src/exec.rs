@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::hello::Fd;
 use crate::ring::{BELL, SLOTS, WAITERS};
 use crate::table::{self, Socket, Use};
-use crate::{close, demotion, epoll, explain, lock, segment, start, sys};
+use crate::{close, demotion, epoll, explain, listener, lock, segment, start, sys};
 
 /// `FD.FILE.SLOT.SIDE.GATEWAY;` for each stream; the last is one more than the descriptor, 0 if there is none.
 const INHERIT: &CStr = c"TSUMUJI_SOCKETS_INHERIT";
@@ -265,6 +265,7 @@ pub(crate) fn let_go_of_all(why: &str) {
     explain::turn_off();
     let mut streams = Vec::new();
     table::for_each_open_stream(|using, fd| streams.push((using, fd)));
+    listener::close_mailboxes();
     let outcomes = demotion::surrender(&streams, why);
     let_go_of(&streams, &outcomes);
     epoll::let_go_of_all();
@@ -285,6 +286,7 @@ pub(crate) fn goes_past(why: &str) {
     explain::turn_off();
     let mut streams = Vec::new();
     table::for_each_open_stream(|using, fd| streams.push((using, fd)));
+    listener::close_mailboxes();
     let outcomes = demotion::hand_over_all(&streams, why);
     let_go_of(&streams, &outcomes);
 }

@@ -113,13 +113,14 @@ pub(crate) fn withdraw(using: &Use) -> bool {
 /// Connects by `real`, with a hello to the listener's mailbox before it, if there is one. The result and `errno` are those of `real`.
 pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
     let result = try_all(fd, address, real);
-    if table::is_early(fd) {
-        let error = sys::errno();
-        if result == 0 || is_in_progress(error) {
-            early::forget(fd);
-        }
-        sys::set_errno(error);
+    let error = sys::errno();
+    early::tried_to_connect(fd, result);
+    if result == 0 && address[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes() && table::is_plain(fd)
+    {
+        // One that was connected: what instances were asked about it then is not known.
+        early::leave_to_kernel(fd);
     }
+    sys::set_errno(error);
     result
 }
 
@@ -285,7 +286,9 @@ fn connect_offered(
     let own = &using.mine().own;
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);
-    if is_on_its_way && is_left && confirm(using, fd, target) {
+    // Until it is confirmed, nobody carries anything.
+    let is_watched = is_on_its_way && epoll::adopt(using, fd, &early::take(fd));
+    if is_watched && is_left && confirm(using, fd, target) {
         explain::offered(using, target);
     } else {
         retract(using, fd);
@@ -350,7 +353,6 @@ fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -
     let (using, hello) = offer(fd, taken, client, *target)?;
     let is_offered = sys::socket_pair().is_ok_and(|[ours, theirs]| {
         using.set_gateway(ours);
-        epoll::watch_gateway(&using);
         let theirs = Fd::new(theirs);
         let is_left = send_hello(&mailbox, &hello, &segment, Some(theirs.get())).is_ok();
         drop(theirs);
@@ -457,9 +459,7 @@ fn offer(
     slot.port.store(u32::from(client.port), Ordering::Relaxed);
     slot.state
         .store(generation << GENERATION_SHIFT | OFFERED, Ordering::Release);
-    let wanted = early::take(fd);
     let using = table::add_stream(fd, segment, slot_number, CLIENT)?;
-    epoll::adopt(&using, fd, &wanted);
     let hello = Hello {
         generation,
         sent_ns: sys::now_ns(),
@@ -496,5 +496,7 @@ fn retract(using: &Use, fd: i32) {
     using.leave();
     table::clear(fd);
     table::abandon(using);
-    early::put_back(fd, wanted);
+    if early::is_unconnected(fd) {
+        early::put_back(fd, wanted);
+    }
 }

@@ -99,10 +99,10 @@ static LISTENERS: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
 
 /// Listens by `real`, with a mailbox, which is there first: no client shall find the one without the other.
 pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
-    early::forget(fd);
-    if !table::is_plain(fd) || explain::is_off() {
+    if !table::may_be_listener(fd) || explain::is_off() {
         return real();
     }
+    let is_shared = !table::may_be_stream(fd);
     // A socket that is not bound gets its port only now.
     if address::own(fd).is_ok_and(|own| own.port == 0) {
         let result = real();
@@ -118,9 +118,22 @@ pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
     {
         let error = sys::errno();
         listener.remove_fd(fd);
+        match is_shared {
+            true => table::set_shared(fd),
+            false => early::put_back(fd, Vec::new()),
+        }
         sys::set_errno(error);
+    } else if result == 0 {
+        drop(early::take(fd));
     }
     result
+}
+
+/// Nothing is carried any more: no client shall leave a hello that nobody reads.
+pub(crate) fn close_mailboxes() {
+    for listener in LISTENERS.with(|all| all.clone()) {
+        listener.close_mailbox();
+    }
 }
 
 /// Makes a mailbox, if this is a TCP socket.
@@ -190,23 +203,27 @@ impl Listener {
             at.map(|at| fds.swap_remove(at)).is_some() && fds.is_empty()
         });
         if is_last {
-            let mailbox = self.mailbox.swap(-1, Ordering::AcqRel);
-            if mailbox >= 0 {
-                table::close_own(mailbox);
-            }
-            drop(self.pending.with(std::mem::take));
-            for (_, control) in self.known.with(std::mem::take) {
-                table::close_own(control);
-            }
+            self.close_mailbox();
             LISTENERS.with(|all| all.retain(|one| !std::ptr::eq(*one, self)));
             FREE.with(|free| free.push(self));
+        }
+    }
+
+    fn close_mailbox(&self) {
+        let mailbox = self.mailbox.swap(-1, Ordering::AcqRel);
+        if mailbox >= 0 {
+            table::close_own(mailbox);
+        }
+        drop(self.pending.with(std::mem::take));
+        for (_, control) in self.known.with(std::mem::take) {
+            table::close_own(control);
         }
     }
 
     /// Takes the hello of the connection that `fd` is, if there is one, and claims it.
     pub(crate) fn claim(&self, fd: i32, client: Address, is_nonblocking: bool) {
         let mailbox = self.mailbox.load(Ordering::Acquire);
-        if mailbox < 0 || table::is_standard(fd) || explain::is_off() {
+        if mailbox < 0 || table::is_standard(fd) {
             return;
         }
         let now_ns = sys::now_ns();

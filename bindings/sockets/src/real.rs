@@ -107,6 +107,7 @@ next! {
     prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
     io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, length: usize) -> c_int;
+    io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fileno(file: *mut FILE) -> c_int;

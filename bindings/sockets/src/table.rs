@@ -26,8 +26,7 @@ const STREAM: usize = 1;
 const LISTENER: usize = 2;
 const EPOLL: usize = 3;
 const OWN: usize = 4;
-/// A TCP socket that has not connected and is in epoll instances (`early`); and one that has not, and of which there are several descriptors. Of both the
-/// word is the tag alone, and functions that are called with them go to the C library.
+/// A TCP socket that has not connected and is in epoll instances, and one that is the kernel's for good (`early`). Of both the word is the tag alone.
 const EARLY: usize = 5;
 const SHARED: usize = 6;
 /// What tells them apart, in the low bits of a pointer to something aligned to a cache line.
@@ -55,6 +54,8 @@ pub(crate) struct Socket {
     side: AtomicU32,
     /// Known to be carried: both ends have agreed.
     pub(crate) is_carried: AtomicU32,
+    /// The kernel's connection is the program's alone since then, and calls that wait go on with that.
+    pub(crate) is_let_go: AtomicU32,
     /// The kernel has reported something that has not been looked at; or may have data of the time before the rings.
     pub(crate) has_kernel_news: AtomicU32,
     /// Calls that found nothing, and calls that sent, since the kernel was last asked.
@@ -312,7 +313,12 @@ pub(crate) fn is_standard(fd: i32) -> bool {
 
 /// Whether a stream may be made of it: it is none of our business so far, or `early`.
 pub(crate) fn may_be_stream(fd: i32) -> bool {
-    word(fd).is_none_or(|word| [0, EARLY].contains(&word.load(Ordering::Relaxed)))
+    is_plain(fd) || is_early(fd)
+}
+
+/// Whether a listener may be made of it: the same, or a socket with copies.
+pub(crate) fn may_be_listener(fd: i32) -> bool {
+    word(fd).is_none_or(|word| [0, EARLY, SHARED].contains(&word.load(Ordering::Relaxed)))
 }
 
 /// Whether it has not connected and is in epoll instances.
@@ -419,12 +425,28 @@ pub(crate) fn clear(fd: i32) {
     }
 }
 
+/// False: it is something else by now, or cannot be noted.
 pub(crate) fn set_early(fd: i32) -> bool {
-    set(fd, EARLY)
+    turn(fd, 0, EARLY) || is_early(fd)
 }
 
-pub(crate) fn set_shared(fd: i32) -> bool {
-    set(fd, SHARED)
+pub(crate) fn set_shared(fd: i32) {
+    let _ = turn(fd, 0, SHARED) || turn(fd, EARLY, SHARED);
+}
+
+/// Of a socket that is `early` or shared nothing is known any more.
+pub(crate) fn forget_tags(fd: i32) {
+    let _ = turn(fd, EARLY, 0) || turn(fd, SHARED, 0);
+}
+
+fn turn(fd: i32, from: usize, to: usize) -> bool {
+    if !ready() {
+        return false;
+    }
+    let Some(word) = word(fd) else { return false };
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
 }
 
 pub(crate) fn set_listener(fd: i32, listener: &'static Listener) -> bool {
@@ -507,6 +529,7 @@ pub(crate) fn add_stream(fd: i32, segment: SegmentRef, slot: usize, side: usize)
     socket.slot.store(slot as u32, Ordering::Relaxed);
     socket.side.store(side as u32, Ordering::Relaxed);
     socket.is_carried.store(0, Ordering::Relaxed);
+    socket.is_let_go.store(0, Ordering::Relaxed);
     socket.wants_unread.store(0, Ordering::Relaxed);
     socket.has_kernel_news.store(1, Ordering::Relaxed);
     socket.has_pollers.store(0, Ordering::Relaxed);

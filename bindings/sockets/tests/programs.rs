@@ -3,7 +3,8 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{
     Carried, Kernel, Server, Way, bytes, carried, free_port, has, program, short, succeed, which,
@@ -362,6 +363,15 @@ fn postgresql() {
             .wait_for(port);
         let port = port.to_string();
         let at = ["-h", "127.0.0.1", "-p", &port];
+        // It listens before it takes anybody.
+        let is_ready = || {
+            let mut asks = as_user("pg_isready", Kernel);
+            let answer = asks.args(at).stdout(Stdio::null()).status();
+            answer.is_ok_and(|status| status.success())
+        };
+        while !is_ready() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         succeed(
             as_user("pgbench", way)
                 .args(at)

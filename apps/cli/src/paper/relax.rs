@@ -125,8 +125,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut talk = Talk::new(args.json);
     let machine = talk.machine();
     talk.say("the paper's: Core i5-9600K, i5-8400 and i7-7700, X540-AT2 10 GbE, DPDK 2.1; 1 judge and 4 (7) workers, n = 30000, means of five runs");
-    let contended = if plan.workers + 1 > machine.cores {
-        "; judge and workers share cores"
+    let contended = if shares_cores(plan.workers) {
+        "; judge and workers share cores, so a worker receives and computes by one thread (--executor rtc)"
     } else {
         ""
     };
@@ -361,11 +361,21 @@ fn one(
         (Way::Link(_), None) => return Err("no testbed".to_owned()),
         (Way::Link(link), Some(hosts)) => {
             let file = hosts.file(workers).map_err(|error| error.to_string())?;
-            words.extend(["--elements", &elements, "--link", link, "--open", "--hosts"]);
+            words.extend(["--elements", &elements, "--link", link]);
+            if shares_cores(workers) {
+                words.extend(["--executor", "rtc"]);
+            }
+            words.extend(["--open", "--hosts"]);
             return child([&words[..], &[path(&file)]].concat(), None);
         }
     }
     child(&words, None)
+}
+
+/// Whether workers of two threads each, in hosts of a testbed, and the judge outnumber this machine's cores, of which the workers cannot know.
+fn shares_cores(workers: usize) -> bool {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    2 * workers + 1 > cores
 }
 
 fn path(path: &Path) -> &str {

@@ -10,11 +10,12 @@ use crate::groups::{self, GROUPS};
 use crate::runs::library;
 
 /// Cases that see something else, and why (docs/sockets.md, "Limits"). They must end all the same.
-const OTHERS: [(&str, &str); 15] = [
+const OTHERS: [(&str, &str); 16] = [
     ("exec_", BACK),
     ("spawn", BACK),
     ("pass_descriptor_with_data", BACK),
     ("copy_to_standard_input", BACK),
+    ("system_io_uring_when_carried", BACK),
     ("ready_full", ROOM),
     ("full_then_drained", ROOM),
     ("poll_room", ROOM),

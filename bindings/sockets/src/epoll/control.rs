@@ -8,7 +8,7 @@ use super::{
     CANNOT, ET, Epoll, GATEWAY_EVENTS, Interest, KERNEL_EVENTS, LIVE, Nested, OF_GATEWAY, ONESHOT,
     State,
 };
-use crate::early::Wanted;
+use crate::early::{self, Wanted};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
 use crate::{arena, stream};
@@ -22,6 +22,8 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Result<()> {
     inherit();
+    // Another thread may be connecting it just now.
+    adopt(using, fd, &early::take(fd));
     let kernel = epoll.fd.load(Ordering::Relaxed);
     epoll.is_ever_ours.store(1, Ordering::Release);
     let known = using.interests.with(|all| {
@@ -147,21 +149,12 @@ fn add_gateway(using: &Use, interest: &'static Interest, kernel: c_int) {
     }
 }
 
-/// A stream has a gateway from now on.
-pub(crate) fn watch_gateway(using: &Use) {
-    for interest in using.interests.with(|all| all.clone()) {
-        if let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) {
-            add_gateway(using, interest, epoll.fd.load(Ordering::Relaxed));
-        }
-    }
-}
-
-/// A socket that instances were asked about becomes a stream: its interests begin with that, and the kernel names them.
-pub(crate) fn adopt(using: &Use, fd: c_int, all_wanted: &[Wanted]) {
+/// A socket that instances were asked about has become a stream: its interests begin with that, and the kernel names them. False: some cannot be.
+pub(crate) fn adopt(using: &Use, fd: c_int, all_wanted: &[Wanted]) -> bool {
     for wanted in all_wanted {
         let (epoll, events) = (wanted.epoll, wanted.events);
         let Some(interest) = arena::take() else {
-            continue;
+            return false;
         };
         let data = std::ptr::from_ref(interest) as u64;
         epoll.is_ever_ours.store(1, Ordering::Release);
@@ -173,12 +166,22 @@ pub(crate) fn adopt(using: &Use, fd: c_int, all_wanted: &[Wanted]) {
         let _ = change(epoll, using, interest, &event); // it is of this socket
         using.interests.with(|all| all.push(interest));
         let kernel = epoll.fd.load(Ordering::Relaxed);
-        // One that is not there any more was closed meanwhile.
-        if sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, events, data).is_err() {
-            (using.interests).with(|all| all.retain(|one| !std::ptr::eq(*one, interest)));
-            epoll.drop_interest(interest);
+        match sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, events, data) {
+            Ok(_) => add_gateway(using, interest, kernel),
+            Err(error) => {
+                (using.interests).with(|all| all.retain(|one| !std::ptr::eq(*one, interest)));
+                epoll.drop_interest(interest);
+                // One that is not there any more was closed meanwhile.
+                if ![libc::ENOENT, libc::EBADF].contains(&error.0) {
+                    return false;
+                }
+            }
         }
     }
+    if !all_wanted.is_empty() && using.is_carried.load(Ordering::Acquire) != 0 {
+        take_over(using);
+    }
+    true
 }
 
 fn set(interest: &Interest, epoll: &'static Epoll, using: &Use, fd: c_int) {

@@ -30,6 +30,22 @@ macro_rules! prepared {
     )* };
 }
 
+/// Functions after whose success something is to be done; their results are below 0 where they fail.
+macro_rules! followed {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) = $then:expr;)*) => { $(
+        $(#[$doc])*
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the program's own arguments.
+            let result = unsafe { $crate::real::$name($($argument),*) };
+            if result >= 0 {
+                $then;
+            }
+            result
+        }
+    )* };
+}
+
 /// Other names of functions.
 macro_rules! also_named {
     ($(fn $other:ident($($argument:ident: $type:ty),*) -> $result:ty = $name:ident;)*) => { $(

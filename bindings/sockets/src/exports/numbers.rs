@@ -19,10 +19,8 @@ pub(crate) unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    match call {
-        libc::SYS_io_uring_setup => exec::goes_past("the program uses io_uring"),
-        libc::SYS_seccomp => exec::let_go_of_all("the program confines itself (seccomp)"),
-        _ => {}
+    if call == libc::SYS_seccomp {
+        exec::let_go_of_all("the program confines itself (seccomp)");
     }
     // SAFETY: the program's own arguments.
     if let Some(result) = unsafe { by_name(call, [a, b, c, d, e, f]) } {
@@ -41,7 +39,11 @@ pub(crate) unsafe extern "C" fn syscall(
     if unsafe { processes::is_fork(call, [a, b, c, d, e, f]) } {
         return start::forking_untold(|| go() as libc::pid_t).into();
     }
-    go()
+    let result = go();
+    if call == libc::SYS_io_uring_setup && result >= 0 {
+        exec::goes_past("the program uses io_uring");
+    }
+    result
 }
 
 /// The result of the function with that number's name, if it is our business.
@@ -60,6 +62,7 @@ unsafe fn by_name(call: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long
                 return Some(descriptors::close_range(a as u32, b as u32, c as c_int).into());
             }
             libc::SYS_dup3 => return Some(descriptors::dup3(fd, b as c_int, c as c_int).into()),
+            libc::SYS_dup => return Some(descriptors::dup(fd).into()),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => return Some(descriptors::dup2(fd, b as c_int).into()),
             libc::SYS_sendmsg => return Some(data::sendmsg(fd, b as _, c as c_int) as c_long),
@@ -84,7 +87,6 @@ unsafe fn by_name(call: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long
             libc::SYS_recvfrom => data::recvfrom(fd, b as _, c, d as c_int, e as _, f as _),
             libc::SYS_sendto => data::sendto(fd, b as _, c, d as c_int, e as _, f as _),
             libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as c_int),
-            libc::SYS_dup => descriptors::dup(fd) as isize,
             libc::SYS_shutdown => sockets::shutdown(fd, b as c_int) as isize,
             _ => return None,
         };

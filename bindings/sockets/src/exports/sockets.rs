@@ -283,8 +283,12 @@ prepared! {
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = if option == libc::PR_SET_SECCOMP {
         exec::let_go_of_all("the program confines itself (seccomp)");
     };
+}
+
+followed! {
     /// liburing calls the kernel by itself; this is how programs that use it begin.
-    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = exec::goes_past("the program uses io_uring");
-    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, length: usize) -> c_int = exec::goes_past("the program uses io_uring");
-    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = exec::goes_past("the program uses io_uring");
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) = exec::goes_past("the program uses io_uring");
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, length: usize) = exec::goes_past("the program uses io_uring");
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) = exec::goes_past("the program uses io_uring");
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) = exec::goes_past("the program uses io_uring");
 }

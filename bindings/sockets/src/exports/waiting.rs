@@ -8,7 +8,7 @@ use libc::{
 use super::{data, done, number};
 use crate::sys::{self, Errno};
 use crate::table::{self, Kind};
-use crate::{early, epoll, poll as waits, real};
+use crate::{early, epoll, explain, poll as waits, real};
 
 /// Descriptors in one `fd_set`.
 const SET_BITS: usize = libc::FD_SETSIZE;
@@ -238,12 +238,14 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0
-        && (operation == libc::EPOLL_CTL_ADD || !is_plain)
-        && let Kind::Epoll(epoll) = table::kind(epoll)
-    {
+    if result == 0 && (operation == libc::EPOLL_CTL_ADD || !is_plain) && !explain::is_off() {
+        let epoll = match table::kind(epoll) {
+            Kind::Epoll(epoll) => Some(epoll),
+            _ => None,
+        };
+        let is_read = operation != libc::EPOLL_CTL_DEL && !event.is_null();
         // SAFETY: the program's own event, which the kernel has read.
-        let given = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+        let given = is_read.then(|| unsafe { event.read_unaligned() });
         early::note(epoll, operation, fd, given);
     }
     result

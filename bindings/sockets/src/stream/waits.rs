@@ -107,9 +107,11 @@ impl Until {
     }
 }
 
-/// The descriptor is still the stream's: another thread may have closed it while this one waited, and its number may be another connection's now.
+/// The descriptor is still the stream's, or the connection's that it was: another thread may have closed it while this one waited, and its number may be
+/// another connection's now.
 fn still(using: &Use, fd: c_int) -> Result<()> {
-    match is_still(using, fd) {
+    let is_let_go = || using.is_let_go.load(Ordering::Acquire) != 0 && table::is_plain(fd);
+    match is_still(using, fd) || is_let_go() {
         true => Ok(()),
         false => Err(Errno(libc::EBADF)),
     }

@@ -396,9 +396,10 @@ CASE(threads_shutdown_wakes)
 static int signals;
 static void on_signal(int number) { signals += number == SIGUSR1; }
 
+// On a busy machine a call may take some time before it sleeps, and a signal before that interrupts nothing.
 static void *signal_later(void *argument)
 {
-    sleep_ms(30);
+    sleep_ms(120);
     pthread_kill(*(pthread_t *)argument, SIGUSR1);
     sleep_ms(30);
     return NULL;
@@ -412,7 +413,7 @@ static void interrupt_case(int by)
     pthread_t self = pthread_self(), thread;
     pthread_create(&thread, NULL, signal_later, &self);
     if (by & 1 && by < 2 && fork() == 0) {
-        sleep_ms(90);
+        sleep_ms(200);
         put(ends.client, 10, 0);
         _exit(0);
     }

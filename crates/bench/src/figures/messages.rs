@@ -2,14 +2,14 @@
 
 use tsumuji_node::{LinkSpec, Security};
 
-use super::{Log, Point, Setting, Sweep, Wanted, micros};
+use super::{Log, Point, Setting, Sweep, Wanted, told};
+use crate::compare;
+use crate::contest::{self, Ground, Ours, Peer};
 use crate::exchange::{ExchangeError, Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
-use crate::ops::{Job, Op};
-use crate::peers::mpi::{Library, Mpi, Transport};
+use crate::ops::Op;
 use crate::stats::{Rounds, size_name};
-use crate::versus::{Contender, alternate};
 
 /// The size whose latency has a target.
 const SMALL_BYTES: usize = 8;
@@ -65,93 +65,57 @@ fn state(line_us: f64) -> String {
 
 /// p50 of the half-round-trip of 8 bytes: shm compared with a cache line and a bare copy, udp with bare UDP and MPI over TCP.
 pub(super) fn pingpong(setting: &Setting, log: &mut Log<'_>) {
-    let cpus = machine::two_cpus();
-    let mut plan = Plan::new(Kind::Pingpong, SMALL_BYTES);
-    plan.iterations = setting.round_trips;
-    let trips = plan.iterations;
-    let half = |link: LinkSpec| {
-        let plan = plan.clone();
-        Contender::new(format!("tsumuji {link}"), move || {
-            Ok(ours(setting, link, &plan)?.half_rtt_us.p50)
-        })
-    };
     log.say(&format!(
         "half round trip of a reliable {SMALL_BYTES}-byte message (p50, {} rounds in turn, both sides spinning)",
         setting.rounds
     ));
-    let standings = alternate(
-        setting.rounds,
-        &mut [
-            half(LinkSpec::Shm),
-            Contender::new("bare cache line", || {
-                Ok(limits::cacheline::pingpong(cpus, trips).p50)
-            }),
-            Contender::new("bare copy", || {
-                Ok(limits::copy::pingpong(cpus, SMALL_BYTES, trips).0.p50)
-            }),
-        ],
-    );
-    let (line, copy) = (&standings[1], &standings[2]);
-    log.say(&state(line.median()));
-    for (limit, wanted) in (1..).zip(shm_limits(copy.ratio_to(line))) {
-        let ratio = standings[0].ratio_to(&standings[limit]);
-        log.add(
-            "shm half round trip, 8 B",
-            micros(&standings[0]),
-            micros(&standings[limit]),
-            ratio,
-            wanted,
-        );
-    }
-
-    let mut contenders = vec![
-        half(LinkSpec::Udp(None)),
-        Contender::new("bare UDP", || {
-            limits::udp::pingpong(cpus, SMALL_BYTES, trips)
-                .map(|half| half.p50)
-                .map_err(|error| error.to_string())
-        }),
-    ];
-    for library in [Library::OpenMpi, Library::Mpich] {
-        match Mpi::build(library) {
-            Ok(mpi) => {
-                log.peer(mpi.version());
-                let job = Job {
-                    op: Op::Pingpong,
-                    size: SMALL_BYTES,
-                    iterations: trips,
-                    nodes: 2,
-                };
-                contenders.push(Contender::new(
-                    format!("{} over TCP", mpi.version()),
-                    move || {
-                        mpi.measure(Transport::Tcp, &job)
-                            .map(|sample| sample.headline(&job))
-                            .map_err(|error| error.to_string())
-                    },
-                ));
-            }
-            Err(error) => contenders
-                .push(Contender::new(format!("{library:?} over TCP"), move || {
-                    Err(error.to_string())
-                })),
-        }
-    }
-    let standings = alternate(setting.rounds, &mut contenders);
+    let plan = compare::Plan {
+        op: Op::Pingpong,
+        nodes: 2,
+        sizes: vec![SMALL_BYTES],
+        iterations: Some(setting.round_trips),
+        bits_per_second: None,
+        rounds: setting.rounds,
+    };
+    let ground = Ground::HERE;
     // "About 0.6" of MPI's: up to two thirds.
-    for (other, wanted) in [
-        (1, Wanted::AtMost(1.15)),
-        (2, Wanted::AtMost(0.66)),
-        (3, Wanted::AtMost(0.66)),
-    ] {
-        let ratio = standings[0].ratio_to(&standings[other]);
-        log.add(
-            "udp half round trip, 8 B",
-            micros(&standings[0]),
-            micros(&standings[other]),
-            ratio,
-            wanted,
-        );
+    let beside_udp = [
+        (Peer::Bare, Wanted::AtMost(1.15)),
+        (Peer::OpenMpi, Wanted::AtMost(0.66)),
+        (Peer::Mpich, Wanted::AtMost(0.66)),
+    ];
+    for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
+        let ours = [Ours::here(link, setting.program.clone())];
+        let is_memory = link == LinkSpec::Shm;
+        let peers = beside_udp.map(|(peer, _)| peer);
+        let peers = if is_memory { &peers[..1] } else { &peers[..] };
+        let mut contenders = contest::contenders(&ours, peers, &ground, Op::Pingpong);
+        if is_memory {
+            contenders.insert(1, contest::cache_line());
+        }
+        let comparison = log.compare(&plan, &mut contenders);
+        if !is_memory {
+            log.peers(&comparison, 2..contenders.len());
+        }
+        let row = &comparison.results[0];
+        let wanted: Vec<Wanted> = if is_memory {
+            let line = row.contenders[1].numbers.as_ref();
+            log.say(&state(line.map_or(f64::NAN, |line| line.headline.median)));
+            shm_limits(row.times_better(1, 2)).to_vec()
+        } else {
+            beside_udp.map(|(_, wanted)| wanted).to_vec()
+        };
+        for (other, wanted) in (1..).zip(wanted) {
+            let told = |index: usize| told(&row.contenders[index], comparison.unit);
+            let name = format!("{link} half round trip, 8 B");
+            log.add(
+                name,
+                told(0),
+                told(other),
+                1.0 / row.times_better(0, other),
+                wanted,
+            );
+        }
     }
 }
 
