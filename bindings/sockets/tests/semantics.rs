@@ -69,7 +69,7 @@ fn ours_is_as_the_kernels() {
 }
 
 /// Cases without a connection that both ends have agreed about: there is none, it has ended before that, or it stays with TCP.
-const NOT_CARRIED: [&str; 16] = [
+const NOT_CARRIED: [&str; 18] = [
     "accept_of_nothing",
     "accept_short_address",
     "closed_before_accept",
@@ -79,7 +79,9 @@ const NOT_CARRIED: [&str; 16] = [
     "copy_before_connect",
     "copy_before_connect_above_number",
     "copy_before_connect_to_number",
+    "epoll_added_before_late_refusal",
     "epoll_added_before_refusal",
+    "epoll_added_exclusively_before_connect",
     "half_close_before_accept",
     "listener_closed_with_waiting",
     "poll_listener",

@@ -283,3 +283,92 @@ static void by_ring(int when)
 CASE(system_io_uring_before_accept) { by_ring(0); }
 
 CASE(system_io_uring_when_carried) { by_ring(1); }
+
+static void *receive_some(void *argument)
+{
+    get(*(int *)argument, 10, 0);
+    return NULL;
+}
+
+// A thread waits for data when another one makes a ring.
+CASE(system_io_uring_beside_a_receiver)
+{
+    struct uring ring;
+    struct ends ends = pair();
+    pthread_t thread;
+    pthread_create(&thread, NULL, receive_some, &ends.server);
+    sleep_ms(50);
+    if (open_ring(&ring))
+        tell("no ring", -1);
+    put(ends.client, 10, 0);
+    pthread_join(thread, NULL);
+    put(ends.server, 10, 0);
+    get(ends.client, 10, 0);
+    close(ends.client);
+    tell("end", recv(ends.server, room, 1, 0));
+}
+
+// An attempt that fails later, or is taken back, and another one.
+static void connect_again(int how)
+{
+    int listener = listening(AF_INET, 4), gone = listening(AF_INET, 4), epoll = epoll_create1(0);
+    struct sockaddr_in address = address_of(listener), nobody = address_of(gone);
+    struct sockaddr unspecified = {.sa_family = AF_UNSPEC};
+    close(gone);
+    int client = socket(AF_INET, SOCK_STREAM | (how == 0 ? SOCK_NONBLOCK : 0), 0);
+    tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN, 2));
+    if (how == 0) {
+        connect(client, (void *)&nobody, sizeof nobody);
+        settle();
+        fcntl(client, F_SETFL, fcntl(client, F_GETFL) & ~O_NONBLOCK);
+    }
+    if (how == 1)
+        tell("nowhere", connect(client, &unspecified, sizeof unspecified));
+    if (how == 2) {
+        connect(client, (void *)&address, sizeof address);
+        int first = accept(listener, NULL, NULL);
+        warm(client, first);
+        tell("nowhere", connect(client, &unspecified, sizeof unspecified));
+    }
+    for (int tries = 0; tries < 3 && connect(client, (void *)&address, sizeof address); tries++)
+        ;
+    int server = accept(listener, NULL, NULL);
+    warm(client, server);
+    put(server, 10, 0);
+    await(epoll, 1000);
+    get(client, 10, 0);
+    await(epoll, 10);
+    tell("delete", ask(epoll, EPOLL_CTL_DEL, client, 0, 0));
+}
+
+CASE(epoll_added_before_late_refusal) { connect_again(0); }
+
+CASE(epoll_added_before_nowhere) { connect_again(1); }
+
+CASE(epoll_added_and_reconnected) { connect_again(2); }
+
+// A registration that cannot be changed.
+CASE(epoll_added_exclusively_before_connect)
+{
+    int listener = listening(AF_INET, 4), epoll = epoll_create1(0);
+    struct sockaddr_in address = address_of(listener);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN | EPOLLEXCLUSIVE, 2));
+    tell("connect", connect(client, (void *)&address, sizeof address));
+    int server = accept(listener, NULL, NULL);
+    warm(client, server);
+    put(server, 10, 0);
+    await(epoll, 1000);
+}
+
+// A socket with copies that listens is a listener by any of them.
+CASE(listener_with_an_early_copy)
+{
+    int listener = socket(AF_INET, SOCK_STREAM, 0), copy = dup(listener);
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    tell("bind", bind(listener, (void *)&any, sizeof any));
+    close(listener);
+    tell("listen", listen(copy, 4));
+    int client = connecting(copy), server = accept(copy, NULL, NULL);
+    warm(client, server);
+}
