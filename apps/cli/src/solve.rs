@@ -276,17 +276,20 @@ pub(crate) fn run(args: Args) -> Outcome {
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     let plan = match args.plan {
         Some(name) => {
-            bar.prepare("trying the methods", 0.0);
+            // In one process a Krylov method has threads for large systems only.
             let asked = Asked {
-                // In one process a Krylov method has threads for large systems only.
                 parts: if with_messages || how.is_relaxation() {
                     workers
                 } else {
                     1
                 },
-                relaxation,
+                relaxation: match how.is_relaxation() {
+                    true => relaxation,
+                    false => (Relaxation::new(Inner::Sweep, args.omega)?, false),
+                },
                 krylov: krylov.or(how.krylov(args.preconditioner, &source)?),
             };
+            bar.prepare("trying the methods", 0.0);
             let plan = planned::of(&args, &source, limits, asked);
             bar.finish();
             let plan = plan?;

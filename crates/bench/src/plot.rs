@@ -71,7 +71,7 @@ pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, Plot
     let raised = |line: &Line| Line {
         name: line.name.clone(),
         points: (line.points.iter())
-            .map(|&(x, y)| (x, if y < LEAST { LEAST } else { y }))
+            .map(|&(x, y)| (x, if (0.0..LEAST).contains(&y) { LEAST } else { y }))
             .collect(),
     };
     let lines: Vec<Line> = lines.iter().map(raised).collect();

@@ -12,7 +12,7 @@ const HEADER_LIMIT_BYTES: u32 = 1 << 16;
 const BUFFER_BYTES: usize = 1 << 18;
 /// Longest text that an array may have as element, in characters.
 const TEXT_MOST: usize = 4096;
-const ACCEPTED: &str = "accepted are float64, float32, whole numbers of 1 to 8 bytes and booleans";
+const ACCEPTED: &str = "accepted are float64, float32, whole numbers of 1 to 8 bytes and booleans, and as labels texts of up to 4096 characters";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Element {
@@ -86,6 +86,11 @@ impl Header {
         let mut header = dictionary(&text).map_err(bad)?;
         header.data_at = 8 + length_bytes + u64::from(length);
         Ok(header)
+    }
+
+    /// Bytes of an element in the file.
+    pub fn element_bytes(&self) -> usize {
+        self.element_bytes
     }
 
     /// Whether the elements are texts, to be read by [`Header::words`].
@@ -339,7 +344,9 @@ fn text_of(kind: &str) -> Option<(Element, usize)> {
         'S' => (Element::Bytes, 1),
         _ => return None,
     };
-    let length: usize = kind[1..].parse().ok()?;
+    let digits = &kind[1..];
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let length: usize = digits.parse().ok().filter(|_| is_number)?;
     (1..=TEXT_MOST)
         .contains(&length)
         .then_some((element, bytes * length))

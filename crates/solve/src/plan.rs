@@ -9,7 +9,7 @@
 
 use crate::distributed::Krylov;
 use crate::krylov::{self, End, Kind, Patience};
-use crate::local::{Limits, Relaxation, direct, single, threads};
+use crate::local::{Inner, Limits, Relaxation, direct, single, threads};
 use crate::method::between;
 use crate::outlook::{Outlook, is_symmetric};
 use crate::report::Progress;
@@ -137,7 +137,7 @@ pub fn plan(system: &System, limits: Limits, asked: Asked, link: LinkModel) -> P
         AtWorkers {
             workers,
             krylov: krylov_time(&krylov, workers, reads, &link),
-            relaxation: relaxation_time(&relaxation, workers, reads, &link),
+            relaxation: relaxation_time((&relaxation, asked), workers, reads, &link),
         }
     };
     let workers: Vec<AtWorkers> = numbers.into_iter().map(at).collect();
@@ -177,7 +177,22 @@ fn at_once(parts: usize) -> f64 {
     parts.min(cores) as f64
 }
 
+/// Steps of as many parts; times of one, because threads of a trial wait for each other where the run's workers exchange.
 fn krylov_trial(system: &System, limits: Limits, asked: Asked) -> Tried {
+    let tried = krylov_trial_in(system, limits, asked);
+    if asked.parts == 1 {
+        return tried;
+    }
+    let alone = krylov_trial_in(system, limits, Asked { parts: 1, ..asked }).prediction;
+    let one = tried.prediction;
+    let times = (alone.setup_seconds, alone.step_seconds);
+    Tried {
+        prediction: Prediction::of_steps(one.method, one.steps, times, one.from),
+        ..tried
+    }
+}
+
+fn krylov_trial_in(system: &System, limits: Limits, asked: Asked) -> Tried {
     let suited = || between::suited_to(&system.matrix).0;
     let krylov = asked.krylov.unwrap_or_else(suited);
     let tried = limits_of_trial(limits);
@@ -210,16 +225,12 @@ fn krylov_trial(system: &System, limits: Limits, asked: Asked) -> Tried {
         .get(spans.len() / 2)
         .map_or(all / done as f64, |&span| span);
     let besides = (all - done as f64 * step_seconds).max(0.0);
-    let at_once = at_once(asked.parts);
     let from = format!("{done} iterations, to a residual of {residual:.1e}");
     Tried {
         prediction: Prediction::of_steps(
             format!("{} with {}", krylov.kind.name(), solved.preconditioner),
             steps,
-            (
-                at_once * (solved.setup_seconds + besides),
-                at_once * step_seconds,
-            ),
+            (solved.setup_seconds + besides, step_seconds),
             from,
         ),
         sums_a_step: sums_a_step(krylov.kind),
@@ -243,7 +254,10 @@ fn relaxation_trial(system: &System, limits: Limits, asked: Asked) -> Prediction
     let began = Instant::now();
     let mut seen: Vec<(f64, f64)> = Vec::new();
     let watch = |progress: Progress| {
-        seen.push((progress.laps_max as f64, progress.residual_estimate));
+        // Until all have done a lap there is no estimate.
+        if progress.residual_estimate.is_finite() {
+            seen.push((progress.laps_max as f64, progress.residual_estimate));
+        }
     };
     let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
     let system = system.clone();
@@ -413,8 +427,9 @@ fn microseconds(seconds: f64) -> String {
 /// Laps that values of the lap before cost several workers: assumed.
 pub(crate) const STALENESS: f64 = 1.15;
 
+/// Where one part was solved by its factors, that says nothing of several: `None`.
 fn relaxation_time(
-    one: &Prediction,
+    (one, asked): (&Prediction, Asked),
     workers: usize,
     reads: usize,
     link: &LinkModel,
@@ -423,6 +438,12 @@ fn relaxation_time(
     if workers == 1 {
         return Some(one.setup_seconds + steps * one.step_seconds);
     }
+    let staleness = match (asked.parts, asked.relaxation.0.inner()) {
+        (1, Inner::Sweep) => STALENESS,
+        (1, _) => return None,
+        // Laps of several parts have met it.
+        _ => 1.0,
+    };
     // A lap computes while values arrive; frames cost the computing core, the cable does not.
     let bytes = 8.0 * reads as f64;
     let frames = (bytes / link.frame_bytes as f64)
@@ -430,14 +451,13 @@ fn relaxation_time(
         .max(workers as f64 - 1.0);
     let busy = one.step_seconds / workers as f64 + frames * link.frame;
     let wire = 8.0 * bytes / link.bits_per_second;
-    Some(one.setup_seconds / workers as f64 + STALENESS * steps * busy.max(wire))
+    Some(one.setup_seconds / workers as f64 + staleness * steps * busy.max(wire))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::krylov::Preconditioning;
-    use crate::local::Inner;
     use crate::system::{Generate, Generated, Solution};
 
     fn gigabit() -> LinkModel {
@@ -532,9 +552,13 @@ mod tests {
         };
         let plan = of("poisson2d:60", asked);
         assert_eq!(plan.parts, 2);
-        // Sweeps alone take thousands.
+        // Sweeps alone take thousands; a thread that waits for a core adds to those of the other one.
         let laps = steps(&plan, "combined").unwrap();
-        assert!(laps < 400, "{plan:?}");
+        assert!(laps < 4_000, "{plan:?}");
+        assert!(plan.workers[1].relaxation.is_some());
+        let alone = of("poisson2d:60", Asked { parts: 1, ..asked });
+        let known = alone.workers.iter().map(|at| at.relaxation.is_some());
+        assert!(known.eq(alone.workers.iter().map(|at| at.workers == 1)));
         let iterations = steps(&plan, "GMRES with Jacobi").unwrap();
         assert!(iterations > 60, "{plan:?}");
     }

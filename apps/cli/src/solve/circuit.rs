@@ -235,7 +235,6 @@ struct Report<'a> {
     outcome: &'a Outcome,
     /// Of processes that computed the parts.
     link: Option<String>,
-    /// For which others stood in.
     /// Of each worker that was lost: how, and who stood in for it.
     lost_workers: Vec<String>,
     load: Duration,

@@ -119,7 +119,9 @@ pub(super) fn text(plan: &Plan) -> String {
     }
     let rises = |name: &str, best: usize, time: fn(&AtWorkers) -> Option<f64>| {
         if plan.workers.iter().all(|at| time(at).is_none()) {
-            format!("  {name}: no convergence is expected\n")
+            format!("  {name}: not expected to get there\n")
+        } else if plan.workers.iter().skip(1).all(|at| time(at).is_none()) {
+            format!("  {name}: not known of several workers\n")
         } else if best == plan.workers.last().map_or(1, |at| at.workers) {
             format!("  {name}: each doubling helps up to {best}\n")
         } else {

@@ -100,13 +100,14 @@ fn over_a_cable(setting: &Setting, control: &str, log: &mut Log<'_>) {
         testbed: Some(&testbed),
         control,
     };
-    let series = Series {
-        sizes: course.sizes(&WIRE_SIZES),
-        ..course.series(Shape::OneWay, &[Path::Udp, Path::Xdp, Path::TcpNs])
-    };
-    let rows = course.rows(name, &series, log);
     for ours in [Path::Udp, Path::Xdp] {
-        worst(log, name, &rows, [ours, Path::TcpNs], RATE, OF_THE_WIRE);
+        let paths = [ours, Path::TcpNs];
+        let series = Series {
+            sizes: course.sizes(&WIRE_SIZES),
+            ..course.series(Shape::OneWay, &paths)
+        };
+        let rows = course.rows(name, &series, log);
+        worst(log, name, &rows, paths, RATE, OF_THE_WIRE);
     }
     log.down(testbed);
 }

@@ -13,8 +13,8 @@ use tsumuji_numbers::{FileError, Place, Source, npy::Header};
 const ROWS_NAMES: [&str; 2] = ["X", "data"];
 const TARGETS_NAMES: [&str; 2] = ["y", "target"];
 
-/// Memory of a short text.
-const WORD_BYTES: u128 = 40;
+/// Memory of a text beside its bytes.
+const WORD_BYTES: u128 = 32;
 
 /// Targets as they stand in a file.
 enum Told {
@@ -66,7 +66,10 @@ impl Array {
         } else {
             1
         };
-        let each = if header.is_text() { WORD_BYTES } else { 8 };
+        let each = match header.is_text() {
+            true => WORD_BYTES + header.element_bytes() as u128,
+            false => 8,
+        };
         let bytes = each * copies * u128::from(rows) * u128::from(columns);
         source.check_memory(Place::Header, bytes)?;
         Ok(Self {

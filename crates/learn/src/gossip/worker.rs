@@ -121,7 +121,7 @@ pub(super) struct Worker {
     ports: Option<Vec<u16>>,
     accused: Vec<bool>,
     random: fastrand::Rng,
-    /// Steps of SGD between two looks for messages.
+    /// Steps of SGD between two polls.
     steps_per_poll: usize,
     /// Statistics of an epoch that has not begun here.
     early: Vec<(usize, Vec<u8>)>,

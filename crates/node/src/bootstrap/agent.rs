@@ -67,7 +67,6 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
     move |source| AgentError::Io { what, source }
 }
 
-/// Timeout for `poll`; `None` (no limit) for times that are too long for it.
 /// Why the agent stops serving.
 enum Over {
     /// The program has ended.

@@ -7,6 +7,7 @@
 //! Invariant: costs reduced by the two potentials are never negative, and 0 for matched entries.
 
 use super::{Csr, Dense, Matrix};
+use crate::outlook::is_symmetric;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -41,7 +42,8 @@ impl std::fmt::Display for Poor {
     }
 }
 
-/// Those of a matrix.
+/// Those of a matrix. Small entries count in sparse ones only, because a dense one has some by chance, and not where the matrix may be positive definite:
+/// then no order has a larger product.
 pub(super) fn poor_diagonal(matrix: &Matrix) -> Poor {
     let mut poor = Poor::default();
     let mut small = Vec::new();
@@ -54,6 +56,20 @@ pub(super) fn poor_diagonal(matrix: &Matrix) -> Poor {
         } else if diagonal < SMALL * most {
             small.push((row, diagonal));
         }
+    }
+    if matrix.is_dense() {
+        small.clear();
+    }
+    if !small.is_empty() && is_symmetric(matrix) {
+        let definite = |&(row, _): &(usize, f64)| {
+            let mut is_definite = matrix.diagonal(row) > 0.0;
+            matrix.for_each_in_row(row, |column, value| {
+                let both = matrix.diagonal(row) * matrix.diagonal(column);
+                is_definite &= column == row || value * value <= both;
+            });
+            is_definite
+        };
+        small.retain(|one| !definite(one));
     }
     if !small.is_empty() {
         let mut most = vec![0f64; matrix.n()];
@@ -101,11 +117,13 @@ fn exchanged(dense: &Dense) -> Matched {
         if at(own, place) != 0.0 {
             continue;
         }
-        let product = |other: &usize| at(rows[*other], place).ln() + at(own, *other).ln();
-        let best = (0..dense.n()).max_by(|one, other| product(one).total_cmp(&product(other)));
-        match best.filter(|best| product(best).is_finite()) {
-            Some(best) => rows.swap(place, best),
-            None => return Matched::TooLarge,
+        let products = (0..dense.n()).map(|other| at(rows[other], place) * at(own, other));
+        let best = products
+            .enumerate()
+            .max_by(|one, other| one.1.total_cmp(&other.1));
+        match best {
+            Some((best, product)) if product > 0.0 => rows.swap(place, best),
+            _ => return Matched::TooLarge,
         }
     }
     Matched::Whole {
@@ -392,7 +410,7 @@ mod tests {
         let scaled = sparse(2, &[(0, 0, 1e-9), (0, 1, 1e-3), (1, 1, 1.0), (1, 0, 1e-10)]);
         assert_eq!(poor_diagonal(&scaled), Poor::default());
         let definite = sparse(2, &[(0, 0, 1e-8), (0, 1, 9e-5), (1, 0, 9e-5), (1, 1, 1.0)]);
-        assert_eq!(poor_diagonal(&definite), Poor { zeros: 0, small: 1 });
+        assert_eq!(poor_diagonal(&definite), Poor::default());
         let Matched::Whole { rows, .. } = rows_for(&definite) else {
             panic!("it has a matching")
         };

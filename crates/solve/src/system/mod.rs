@@ -203,18 +203,17 @@ impl System {
                 let rhs = rhs.unwrap_or_else(|| matrix.times(&vec![1.0; matrix.n()]));
                 let rhs = rows.iter().map(|&row| rhs[row as usize]).collect();
                 let mut matrix = matching::reorder(&matrix, &rows);
+                let is_matched = potentials.is_some();
                 let scaling = potentials.and_then(|them| Scaling::of_columns(&them, &matrix));
-                let scaled = match &scaling {
-                    Some(scaling) => {
-                        scaling.apply(&mut matrix);
-                        ", and the matrix scaled"
-                    }
-                    None => "",
+                if let Some(scaling) = &scaling {
+                    scaling.apply(&mut matrix);
+                }
+                let how = match scaling {
+                    Some(_) => "reordered by maximum-product matching, and the matrix scaled",
+                    None if is_matched => "reordered by maximum-product matching",
+                    None => "exchanged in pairs",
                 };
-                let note = format!(
-                    "{poor} of {} rows: rows were reordered by maximum-product matching{scaled}",
-                    matrix.n()
-                );
+                let note = format!("{poor} of {} rows: rows were {how}", matrix.n());
                 let system = Self {
                     scaling,
                     ..Self::new(matrix, Some(rhs), name)?

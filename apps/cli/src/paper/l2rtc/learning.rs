@@ -171,7 +171,7 @@ fn compared(
                     "{name}, {who}, {period} steps: not measured: {reason}"
                 ));
                 results.push(
-                    json!({ "way": name, "executor": who, "period": period, "missing": reason }),
+                    json!({ "way": name, "executor": who, "period": period.parse::<u64>().ok(), "missing": reason }),
                 );
                 continue;
             }
@@ -180,7 +180,7 @@ fn compared(
             Ok(seconds) if seconds.rounds > 0 => seconds,
             _ => {
                 results.push(
-                    json!({ "way": name, "executor": who, "period": period, "missing": "no time" }),
+                    json!({ "way": name, "executor": who, "period": period.parse::<u64>().ok(), "missing": "no time" }),
                 );
                 continue;
             }
@@ -205,7 +205,7 @@ fn compared(
             table::cell(loss, |loss| format!("{loss:.2e}")),
         ]);
         results.push(json!({
-            "way": name, "executor": who, "period": period, "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
+            "way": name, "executor": who, "period": period.parse::<u64>().ok(), "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
             "exchanges": exchanges, "bytes_sent": bytes_sent, "loss": loss, "rows_beside": beside,
         }));
     }
@@ -220,7 +220,7 @@ fn ratio(times: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Each line stands beside TCP of the same executor, round by round; a line that was not measured says why, and exchanges and bytes are told.
+    /// Each line stands beside TCP of the same executor, round by round; a line that was not measured says why; exchanges and bytes are in JSON.
     #[test]
     fn lines_stand_beside_tcp_of_the_same_executor() {
         let all = lines_of_all();

@@ -82,11 +82,14 @@ impl Worker {
             return Step::Wait;
         };
         let before = sgd.epochs();
-        let mut left = self.steps_per_poll;
+        let period = setup.config.sgd.period;
+        // Polls meet the ends of periods also where those of epochs do not.
+        let to_end = period - sgd.steps() % period;
+        let mut left = self.steps_per_poll.min(to_end as usize);
         let pushes = loop {
             sgd.step(share);
             left -= 1;
-            let is_time = sgd.steps().is_multiple_of(setup.config.sgd.period);
+            let is_time = sgd.steps().is_multiple_of(period);
             let pushes = is_time && self.exchange.may_push();
             if pushes || left == 0 || sgd.epochs() > before {
                 break pushes;
