@@ -115,8 +115,8 @@ pub(crate) fn connect(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
     let result = try_all(fd, address, real);
     let error = sys::errno();
     early::tried_to_connect(fd, result);
-    if result == 0 && address[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes() && table::is_plain(fd)
-    {
+    let is_nowhere = address[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes();
+    if result == 0 && is_nowhere && table::is_plain(fd) && early::is_unconnected(fd) {
         // One that was connected: what instances were asked about it then is not known.
         early::leave_to_kernel(fd);
     }
@@ -498,5 +498,8 @@ fn retract(using: &Use, fd: i32) {
     table::abandon(using);
     if early::is_unconnected(fd) {
         early::put_back(fd, wanted);
+    } else if !wanted.is_empty() {
+        // It may fail yet, and be tried again.
+        table::set_shared(fd);
     }
 }

@@ -108,6 +108,7 @@ pub(crate) fn listen(fd: i32, real: impl Fn() -> i32) -> i32 {
         let result = real();
         if result == 0 {
             add_listener(fd);
+            drop(early::take(fd));
         }
         return result;
     }
