@@ -9,7 +9,7 @@ export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy,ngspice,c,mpi,deb,s
 # A kernel that tells how long threads wait for a core is read.
 if [ -r /proc/self/schedstat ]; then TSUMUJI_REQUIRE+=,schedstat; fi
 
-# Instructions: 1398 counted with Rust 1.95; little is left to compilers.
+# Instructions: 1396 counted with Rust 1.95; little is left to compilers.
 INSTRUCTIONS_LIMIT=${INSTRUCTIONS_LIMIT:-1400}
 target=${CARGO_TARGET_DIR:-target}
 

@@ -190,39 +190,22 @@ enum Back {
 /// For a process that goes on without this library: after this the kernel's connections are ordinary ones. False: that could not be reached for that one,
 /// and the connection was shut down, so that nobody takes a bell for data, or the end of a gap for what is missing.
 pub(crate) fn surrender(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
-    let whole = |((_, fd), back): (&(Use, c_int), Back)| {
-        if back != Back::Whole {
-            end(*fd);
-        }
-        back == Back::Whole
-    };
-    streams
-        .iter()
-        .zip(all_back(streams, why))
-        .map(whole)
-        .collect()
+    all_back(streams, why, |_, fd, _| end(fd))
 }
 
 /// The same, but a connection for which that could not be reached is left to this library, which goes on between the program and it.
 pub(crate) fn hand_over_all(streams: &[(Use, c_int)], why: &str) -> Vec<bool> {
-    let whole = |((using, fd), back): (&(Use, c_int), Back)| {
-        match (back, using.gateway()) {
-            // A gateway has sent what is unread, and does not do so again.
-            (Back::Gap, Some(_)) => end(*fd),
-            // What is unread is in the ring only.
-            (Back::Gap, None) => using.mine().inn.is_frozen.store(0, Ordering::SeqCst),
-            _ => {}
-        }
-        back == Back::Whole
-    };
-    streams
-        .iter()
-        .zip(all_back(streams, why))
-        .map(whole)
-        .collect()
+    all_back(streams, why, |using, fd, back| match using.gateway() {
+        // A gateway has sent what is unread, and does not do so again.
+        Some(_) if back == Back::Gap => end(fd),
+        // What is unread is in the ring only.
+        None if back == Back::Gap => using.mine().inn.is_frozen.store(0, Ordering::SeqCst),
+        _ => {}
+    })
 }
 
-fn all_back(streams: &[(Use, c_int)], why: &str) -> Vec<Back> {
+/// Asks all other ends to go back; `left` is done with connections that are not whole.
+fn all_back(streams: &[(Use, c_int)], why: &str, left: impl Fn(&Use, c_int, Back)) -> Vec<bool> {
     let until_ns = sys::now_ns() + ANSWER_NS;
     // Those that were asked before, and have not answered, are not waited for again.
     let was_asked = |using: &Use| using.mine().inn.wants_tcp.load(Ordering::Acquire) != 0;
@@ -244,7 +227,11 @@ fn all_back(streams: &[(Use, c_int)], why: &str) -> Vec<Back> {
         .iter()
         .map(|(using, fd)| {
             let _receiving = using.hold_receiving();
-            goes_back(using, *fd, until_ns)
+            let back = goes_back(using, *fd, until_ns);
+            if back != Back::Whole {
+                left(using, *fd, back);
+            }
+            back == Back::Whole
         })
         .collect()
 }

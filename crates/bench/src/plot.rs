@@ -66,7 +66,7 @@ struct Plot<'a> {
     legend: SeriesLabelPosition,
 }
 
-/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic; those below [`LEAST`] are drawn there.
+/// Draws lines over seconds. `unit` is that of the heights, which are logarithmic; 0 is drawn at the bottom.
 pub fn over_time(title: &str, unit: &str, lines: &[Line]) -> Result<String, PlotError> {
     let raised = |line: &Line| Line {
         name: line.name.clone(),

@@ -59,10 +59,11 @@ fn exchange(
         from.plan(now, destination, &Borrowed::NONE, (1, usize::MAX));
         let before = counter.messages;
         let (head, body) = (from.batch(&Borrowed::NONE).next()).expect("a frame");
-        let bytes = head.len() + body.len();
-        slot[..head.len()].copy_from_slice(head);
-        slot[head.len()..bytes].copy_from_slice(body);
-        to.handle_frame(now, &slot[..bytes], counter);
+        let frame = &mut slot[..head.len() + body.len()];
+        let (front, back) = frame.split_at_mut(head.len());
+        front.copy_from_slice(head);
+        back.copy_from_slice(body);
+        to.handle_frame(now, frame, counter);
         let Destination::Peer(peer) = destination else {
             continue;
         };
