@@ -31,15 +31,10 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The kernel does not change these, or would tell them anew.
 const AS_THEY_ARE: u32 = (libc::EPOLLEXCLUSIVE | libc::EPOLLONESHOT) as u32;
 
-/// The state of a TCP socket. An error: it is none.
-fn state(fd: c_int) -> sys::Result<u8> {
-    sys::get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
-}
-
 /// Whether it is a TCP socket that is not connected, does not connect and does not listen.
 pub(crate) fn is_unconnected(fd: c_int) -> bool {
     const CLOSED: u8 = 7;
-    state(fd) == Ok(CLOSED)
+    sys::get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO) == Ok(CLOSED)
 }
 
 fn change<T>(act: impl FnOnce(&mut Vec<(c_int, Wanted)>) -> T) -> T {

@@ -4,11 +4,11 @@ mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
-    Carried, Kernel, Server, Way, bytes, carried, free_port, has, program, short, succeed, which,
-    with,
+    Carried, Kernel, LIMIT, Server, Way, bytes, carried, free_port, has, program, short, succeed,
+    which, with,
 };
 use tempfile::TempDir;
 
@@ -369,7 +369,9 @@ fn postgresql() {
             let answer = asks.args(at).stdout(Stdio::null()).status();
             answer.is_ok_and(|status| status.success())
         };
+        let until = Instant::now() + LIMIT;
         while !is_ready() {
+            assert!(Instant::now() < until, "the server takes nobody");
             std::thread::sleep(Duration::from_millis(50));
         }
         succeed(

@@ -40,6 +40,16 @@ static void warm(int client, int server)
     }
 }
 
+// Connects, and makes sure that it is carried if it can be; the other end.
+static int joined(int client, int listener)
+{
+    struct sockaddr_in address = address_of(listener);
+    tell("connect", connect(client, (void *)&address, sizeof address));
+    int server = accept(listener, NULL, NULL);
+    warm(client, server);
+    return server;
+}
+
 // More than a ring holds, read by edges.
 static void stream_by_edges(int how)
 {
@@ -82,13 +92,10 @@ CASE(epoll_added_before_connect_and_changed) { stream_by_edges(1); }
 static void changes(unsigned edge)
 {
     int listener = listening(AF_INET, 4), epoll = epoll_create1(0);
-    struct sockaddr_in address = address_of(listener);
     int client = socket(AF_INET, SOCK_STREAM, 0);
     tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLOUT | edge, 2));
     tell("change", ask(epoll, EPOLL_CTL_MOD, client, EPOLLIN | edge, 3));
-    tell("connect", connect(client, (void *)&address, sizeof address));
-    int server = accept(listener, NULL, NULL);
-    warm(client, server);
+    int server = joined(client, listener);
     put(server, 10, 0);
     await(epoll, 1000);
     get(client, 10, 0);
@@ -114,13 +121,10 @@ CASE(epoll_before_connect_edges) { changes(EPOLLET); }
 CASE(epoll_deleted_before_connect)
 {
     int listener = listening(AF_INET, 4), epoll = epoll_create1(0);
-    struct sockaddr_in address = address_of(listener);
     int client = socket(AF_INET, SOCK_STREAM, 0);
     tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN, 2));
     tell("delete", ask(epoll, EPOLL_CTL_DEL, client, 0, 0));
-    tell("connect", connect(client, (void *)&address, sizeof address));
-    int server = accept(listener, NULL, NULL);
-    warm(client, server);
+    int server = joined(client, listener);
     put(server, 10, 0);
     await(epoll, 20);
     tell("change", ask(epoll, EPOLL_CTL_MOD, client, EPOLLIN, 3));
@@ -131,14 +135,12 @@ CASE(epoll_deleted_before_connect)
 CASE(epoll_added_before_refusal)
 {
     int listener = listening(AF_INET, 4), gone = listening(AF_INET, 4), epoll = epoll_create1(0);
-    struct sockaddr_in address = address_of(listener), nobody = address_of(gone);
+    struct sockaddr_in nobody = address_of(gone);
     close(gone);
     int client = socket(AF_INET, SOCK_STREAM, 0);
     tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN, 2));
     tell("connect", connect(client, (void *)&nobody, sizeof nobody));
-    tell("connect", connect(client, (void *)&address, sizeof address));
-    int server = accept(listener, NULL, NULL);
-    warm(client, server);
+    int server = joined(client, listener);
     put(server, 10, 0);
     await(epoll, 1000);
     get(client, 10, 0);
@@ -148,15 +150,12 @@ CASE(epoll_added_before_refusal)
 CASE(epoll_closed_before_connect)
 {
     int listener = listening(AF_INET, 4), epoll = epoll_create1(0);
-    struct sockaddr_in address = address_of(listener);
     int client = socket(AF_INET, SOCK_STREAM, 0);
     tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN, 2));
     tell("close", close(client));
     // The same number, in no instance.
     int again = socket(AF_INET, SOCK_STREAM, 0);
-    tell("connect", connect(again, (void *)&address, sizeof address));
-    int server = accept(listener, NULL, NULL);
-    warm(again, server);
+    int server = joined(again, listener);
     put(server, 10, 0);
     await(epoll, 20);
     tell("change", ask(epoll, EPOLL_CTL_MOD, again, EPOLLIN, 3));
@@ -351,12 +350,9 @@ CASE(epoll_added_and_reconnected) { connect_again(2); }
 CASE(epoll_added_exclusively_before_connect)
 {
     int listener = listening(AF_INET, 4), epoll = epoll_create1(0);
-    struct sockaddr_in address = address_of(listener);
     int client = socket(AF_INET, SOCK_STREAM, 0);
     tell("add", ask(epoll, EPOLL_CTL_ADD, client, EPOLLIN | EPOLLEXCLUSIVE, 2));
-    tell("connect", connect(client, (void *)&address, sizeof address));
-    int server = accept(listener, NULL, NULL);
-    warm(client, server);
+    int server = joined(client, listener);
     put(server, 10, 0);
     await(epoll, 1000);
 }

@@ -88,8 +88,10 @@ pub(super) fn run(args: &Args) -> Outcome {
     let rounds = args.rounds(3);
     talk.say("the paper's: simple linear regression by SGD and gossip; two machines over L2RTC are 2 times as fast as one, and 1.2 times as fast as over TCP");
     talk.say(&format!(
-        "{rows} rows, {EPOCHS} epochs, two workers that exchange every {SELDOM} steps, or every {OFTEN}; {rounds} rounds in turn; executors: rtc steps on the thread that polls, pipeline beside it, adaptive where it is faster and there is a core for it; packet, xdp and dpdk between hosts of a testbed, TCP and udp over loopback"
+        "{rows} rows, {EPOCHS} epochs, two workers that exchange every {SELDOM} steps, or every {OFTEN}; {rounds} rounds in turn"
     ));
+    talk.say("executors: rtc steps on the thread that polls, pipeline beside it, adaptive where it is faster and there is a core for it");
+    talk.say("packet, xdp and dpdk between hosts of a testbed; TCP and udp over loopback");
     let folder = tempfile::tempdir().context("a folder for the data")?;
     let data = folder.path().join("line.csv");
     write_data(&data, rows).with_context(|| data.display().to_string())?;
@@ -164,6 +166,7 @@ fn compared(
     let mut results = Vec::new();
     for (place, ((way, executor), list)) in all.iter().zip(found).enumerate() {
         let (name, (who, period)) = (WAYS[*way].0, executor.unwrap_or(("-", "-")));
+        let steps = period.parse::<u64>().ok();
         let list = match list {
             Ok(list) => list,
             Err(reason) => {
@@ -171,7 +174,7 @@ fn compared(
                     "{name}, {who}, {period} steps: not measured: {reason}"
                 ));
                 results.push(
-                    json!({ "way": name, "executor": who, "period": period.parse::<u64>().ok(), "missing": reason }),
+                    json!({ "way": name, "executor": who, "period": steps, "missing": reason }),
                 );
                 continue;
             }
@@ -180,7 +183,7 @@ fn compared(
             Ok(seconds) if seconds.rounds > 0 => seconds,
             _ => {
                 results.push(
-                    json!({ "way": name, "executor": who, "period": period.parse::<u64>().ok(), "missing": "no time" }),
+                    json!({ "way": name, "executor": who, "period": steps, "missing": "no time" }),
                 );
                 continue;
             }
@@ -205,7 +208,7 @@ fn compared(
             table::cell(loss, |loss| format!("{loss:.2e}")),
         ]);
         results.push(json!({
-            "way": name, "executor": who, "period": period.parse::<u64>().ok(), "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
+            "way": name, "executor": who, "period": steps, "seconds": seconds, "over_one": over_one, "over_tcp": over_tcp,
             "exchanges": exchanges, "bytes_sent": bytes_sent, "loss": loss, "rows_beside": beside,
         }));
     }
