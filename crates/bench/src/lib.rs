@@ -4,7 +4,7 @@
 //! are the experiments of the paper L2RTC, [`video`] is one that the paper Suci names; [`streams`] are byte streams of unmodified programs, [`away`] and
 //! [`loss`] measure a sender that computes, and cables that lose frames. [`limits`] are the same exchanges without any protocol; [`peers`] are programs of
 //! other libraries and of the system. [`contest`] chooses contenders and their places, [`compare`] runs them in turn over many sizes, [`versus`] at one;
-//! `processes` starts ours, [`serve`] is what their other sides do, [`report`] reads what our own program tells, [`plot`] draws the results; [`figures`] prints the table of all figures with targets; [`thresholds`] finds what is fastest here.
+//! `processes` starts ours, [`serve`] is what their other sides do, [`misses`] counts those of a cache, [`report`] reads what our own program tells, [`plot`] draws the results; [`figures`] prints the table of all figures with targets; [`thresholds`] finds what is fastest here.
 //! Called by `tsumuji bench`, `tsumuji paper` and `tsumuji tune`.
 //!
 //! Results depend on a quiet machine: everything prints medians, spreads and ratios, and describes the machine.
@@ -23,6 +23,7 @@ pub mod group;
 pub mod limits;
 pub mod loss;
 pub mod machine;
+pub mod misses;
 pub mod ops;
 pub mod peers;
 pub mod plot;

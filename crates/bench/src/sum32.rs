@@ -21,6 +21,7 @@ use crate::exchange::ExchangeError;
 use crate::limits::place::Place;
 use crate::limits::{pin_to, relax, tcp};
 use crate::machine;
+use crate::misses::Misses;
 use crate::processes::{self, watch};
 use crate::serve::Task;
 
@@ -162,19 +163,29 @@ fn request() -> [u8; REQUEST_BYTES] {
     bytes
 }
 
+/// Result of a measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    /// Sums a second.
+    pub sums_per_second: f64,
+    /// Misses of the nearest data cache for each sum, of client and server; `None`: they are not counted.
+    pub misses_per_sum: Option<f64>,
+}
+
 /// Counts answers in the time of the measurement.
-struct Count {
+struct Count<'a> {
     expected: [u8; ANSWER_BYTES],
     wrong: u64,
     answers: u64,
     begun: Instant,
-    /// Answers and time when counting began.
-    from: Option<(u64, Instant)>,
+    /// Answers, time and misses when counting began.
+    from: Option<(u64, Instant, Option<u64>)>,
     time: Duration,
+    misses: Option<&'a Misses>,
 }
 
-impl Count {
-    fn new(plan: &Plan) -> Self {
+impl<'a> Count<'a> {
+    fn new(plan: &Plan, misses: Option<&'a Misses>) -> Self {
         Self {
             expected: sum(&request(), plan.loops).to_le_bytes(),
             wrong: 0,
@@ -182,6 +193,7 @@ impl Count {
             begun: Instant::now(),
             from: None,
             time: Duration::from_secs_f64(plan.seconds),
+            misses,
         }
     }
 
@@ -191,21 +203,25 @@ impl Count {
         self.answers += 1;
     }
 
-    /// Answers a second, once the time is over.
-    fn rate(&mut self) -> Option<f64> {
-        let now = Instant::now();
-        let Some((answers, since)) = self.from else {
+    /// What was found, once the time is over.
+    fn rate(&mut self) -> Option<Rate> {
+        let (now, misses) = (Instant::now(), self.misses);
+        let count = || misses.and_then(Misses::count);
+        let Some((answers, since, missed)) = self.from else {
             if now - self.begun >= WARM_UP {
-                self.from = Some((self.answers, now));
+                self.from = Some((self.answers, now, count()));
             }
             return None;
         };
-        let span = now - since;
-        (span >= self.time).then(|| (self.answers - answers) as f64 / span.as_secs_f64())
+        let (span, sums) = (now - since, (self.answers - answers) as f64);
+        (span >= self.time).then(|| Rate {
+            sums_per_second: sums / span.as_secs_f64(),
+            misses_per_sum: (count().zip(missed)).map(|(now, before)| (now - before) as f64 / sums),
+        })
     }
 }
 
-impl Handler for Count {
+impl Handler for Count<'_> {
     #[inline]
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         self.answer(delivery.body.bytes());
@@ -213,12 +229,17 @@ impl Handler for Count {
 }
 
 /// Measures sums a second by messages; `spec` is made by [`crate::exchange::spec`].
-pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<f64, ExchangeError> {
+pub fn measure(
+    plan: &Plan,
+    spec: LaunchSpec,
+    security: &Security,
+    misses: Option<&Misses>,
+) -> Result<Rate, ExchangeError> {
     let mut launcher = processes::start(spec, &Task::Sum32(*plan), security)?;
     let _pinned = processes::pin(plan.cpu_of(0))?;
     let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
-    let mut count = Count::new(plan);
+    let mut count = Count::new(plan, misses);
     let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
     let (mut seen, mut moved) = (0, Instant::now());
     let rate = loop {
@@ -325,7 +346,12 @@ impl Tcp {
 }
 
 /// Sums a second by TCP between two places; both ends spin.
-pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
+pub fn tcp(
+    plan: &Plan,
+    how: Tcp,
+    places: &[Place; 2],
+    misses: Option<&Misses>,
+) -> io::Result<Rate> {
     let (client, server) = tcp::connection(&places[0], &places[1])?;
     for stream in [&client, &server] {
         stream.set_nodelay(how != Tcp::Plain)?;
@@ -357,7 +383,8 @@ pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
         });
         let asking = scope.spawn(|| {
             pin_to(cpus, 0);
-            let asked = ask(plan, End::new(client, how, ANSWER_BYTES, cpus), &stop);
+            let end = End::new(client, how, ANSWER_BYTES, cpus);
+            let asked = ask(Count::new(plan, misses), plan.outstanding, end, &stop);
             stop.store(true, Ordering::Relaxed);
             asked
         });
@@ -367,12 +394,17 @@ pub fn tcp(plan: &Plan, how: Tcp, places: &[Place; 2]) -> io::Result<f64> {
     })
 }
 
-fn ask(plan: &Plan, mut end: End, stop: &AtomicBool) -> io::Result<f64> {
-    let (request, mut count) = (request(), Count::new(plan));
+fn ask(
+    mut count: Count<'_>,
+    outstanding: u64,
+    mut end: End,
+    stop: &AtomicBool,
+) -> io::Result<Rate> {
+    let request = request();
     let (mut sent, mut looked) = (0, 0);
     let (mut seen, mut moved) = (0, Instant::now());
     loop {
-        while sent - count.answers < plan.outstanding {
+        while sent - count.answers < outstanding {
             end.put(&request, stop)?;
             sent += 1;
         }
@@ -495,8 +527,11 @@ mod tests {
                     spin: false,
                     working_set_bytes: 0,
                 };
-                let rate = tcp(&plan, how, &Place::LOOPBACK).unwrap();
-                assert!(rate > 100.0, "{how:?} {outstanding}: {rate}");
+                let rate = tcp(&plan, how, &Place::LOOPBACK, None).unwrap();
+                assert!(
+                    rate.sums_per_second > 100.0 && rate.misses_per_sum.is_none(),
+                    "{how:?} {outstanding}: {rate:?}"
+                );
             }
         }
     }

@@ -1,12 +1,16 @@
 //! `tsumuji bench sum32`: sums of 32 values a second, by messages of ours that an executor serves, and by TCP.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
+use tsumuji_bench::misses::Misses;
+use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
-use tsumuji_bench::sum32::{self, Plan, Tcp};
+use tsumuji_bench::sum32::{self, Plan, Rate, Tcp};
 use tsumuji_bench::versus::{Contender, Standing, alternate};
 use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
@@ -16,6 +20,9 @@ use super::short;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
+
+/// Before the reason.
+const NOT_COUNTED: &str = "misses of the nearest data cache are not counted (perf_event_open)";
 
 /// Time in which the sums of one core are counted, without any communication.
 const COMPUTE_TIME: Duration = Duration::from_millis(200);
@@ -85,6 +92,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             "without TCP: it is measured within this host and between namespaces of this machine",
         );
     }
+    let cache = Misses::open().map_err(|error| format!("{NOT_COUNTED}: {error}"));
+    if let Err(reason) = &cache {
+        talk.say(reason);
+    }
     let spins = pair.has_cores_to_spin();
     let mut measured = Vec::new();
     for &outstanding in &args.outstanding {
@@ -100,18 +111,24 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
                 working_set_bytes: args.working_set,
             };
+            let (counted, cache) = (Counted::default(), cache.as_ref().ok());
             let ours = args.executor.iter().map(|&executor| {
-                let (pair, plan) = (&pair, plan(executor));
-                Contender::new(sum32::ours(executor), move || {
-                    let measured = sum32::measure(&plan, pair.spec(), &pair.security);
-                    measured.map_err(|error| error.to_string())
+                let (pair, plan, counted) = (&pair, plan(executor), &counted);
+                let name = sum32::ours(executor);
+                Contender::new(name.clone(), move || {
+                    let measured = sum32::measure(&plan, pair.spec(), &pair.security, cache);
+                    let rate = measured.map_err(|error| error.to_string())?;
+                    Ok(counted.take(&name, rate))
                 })
             });
             let tcp = Tcp::ALL.iter().filter(|_| with_tcp).map(|&how| {
                 let (places, plan) = (places.clone(), plan(Executor::RunToCompletion));
+                let counted = &counted;
                 Contender::new(how.name(), move || {
                     let places = places.as_ref().ok_or("between other machines")?;
-                    sum32::tcp(&plan, how, places).map_err(|error| error.to_string())
+                    let measured = sum32::tcp(&plan, how, places, cache);
+                    let rate = measured.map_err(|error| error.to_string())?;
+                    Ok(counted.take(how.name(), rate))
                 })
             });
             let mut contenders: Vec<_> = ours.chain(tcp).collect();
@@ -125,11 +142,12 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             let verdicts = verdict::of(loops, &standings, compute);
             measured.push(json!({
                 "outstanding": outstanding, "loops": loops, "compute_per_second": compute,
-                "contenders": standings.iter().map(|standing| entry(standing, &standings)).collect::<Vec<_>>(),
+                "contenders": standings.iter().map(|standing| entry(standing, &standings, &counted)).collect::<Vec<_>>(),
                 "verdicts": verdicts,
             }));
             columns.push(Column {
                 standings,
+                counted,
                 compute,
                 verdicts,
             });
@@ -146,7 +164,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     if args.json {
         output::print_json(&json!({
             "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
-            "rounds": args.rounds, "machine": machine, "results": measured,
+            "rounds": args.rounds, "machine": machine, "cache_misses_reason": cache.err(), "results": measured,
         }));
     }
     Ok(DONE)
@@ -163,11 +181,34 @@ fn usual_tcp(standings: &[Standing]) -> Option<&Standing> {
     standings.iter().find(|standing| standing.name == name)
 }
 
-fn entry(standing: &Standing, all: &[Standing]) -> Value {
+/// Misses of the nearest data cache for each sum, by contender, round by round.
+#[derive(Default)]
+struct Counted(RefCell<BTreeMap<String, Vec<f64>>>);
+
+impl Counted {
+    /// Notes the misses of a measurement, and returns its rate.
+    fn take(&self, name: &str, rate: Rate) -> f64 {
+        if let Some(misses) = rate.misses_per_sum {
+            let mut all = self.0.borrow_mut();
+            all.entry(name.to_owned()).or_default().push(misses);
+        }
+        rate.sums_per_second
+    }
+
+    /// Over all rounds; `None`: they were not counted.
+    fn of(&self, name: &str) -> Option<Rounds> {
+        self.0.borrow().get(name).map(|rounds| Rounds::of(rounds))
+    }
+}
+
+fn entry(standing: &Standing, all: &[Standing], counted: &Counted) -> Value {
     let ratio = usual_tcp(all).map(|tcp| standing.ratio_to(tcp));
     match &standing.result {
         Ok(rounds) => {
-            json!({ "name": standing.name, "sums_per_second": rounds, "ratio_to_tcp_nodelay": ratio })
+            json!({
+                "name": standing.name, "sums_per_second": rounds, "ratio_to_tcp_nodelay": ratio,
+                "cache_misses_per_sum": counted.of(&standing.name),
+            })
         }
         Err(reason) => json!({ "name": standing.name, "missing": reason }),
     }
@@ -176,6 +217,7 @@ fn entry(standing: &Standing, all: &[Standing]) -> Value {
 /// What was measured with one number of loops.
 struct Column {
     standings: Vec<Standing>,
+    counted: Counted,
     compute: f64,
     verdicts: Vec<Verdict>,
 }
@@ -211,6 +253,18 @@ fn rows_of(columns: &[Column]) -> Vec<Vec<String>> {
     rows.push(row("limit: one core, no messages", &|column| {
         short(column.compute)
     }));
+    for Standing { name, .. } in &first.standings {
+        if columns
+            .iter()
+            .any(|column| column.counted.of(name).is_some())
+        {
+            rows.push(row(&format!("misses a sum, {name}"), &|column| {
+                table::cell(column.counted.of(name), |misses| {
+                    format!("{:.2}", misses.median)
+                })
+            }));
+        }
+    }
     let judged = |against: &Against| {
         let mut all = columns.iter().flat_map(|column| &column.verdicts);
         all.any(|verdict| verdict.against == *against)

@@ -135,8 +135,13 @@ fn sums_over_all_links() {
     }
     let verdicts = links[0]["measured"]["results"][0]["verdicts"].as_array();
     assert_eq!(verdicts.unwrap().len(), 5, "{}", links[0]);
-    let reason = report["cache_misses_reason"].as_str().unwrap();
-    assert!(reason.contains("perf_event_open") && report["cache_misses"].is_null());
+    // A virtual machine has no counters, and then the reason is told.
+    match report["cache_misses_reason"].as_str() {
+        Some(reason) => {
+            assert!(reason.contains("perf_event_open") && report["cache_misses"].is_null())
+        }
+        None => assert!(!report["cache_misses"].as_array().unwrap().is_empty()),
+    }
     let beside = report["beside"].as_array().unwrap();
     assert_eq!(beside[1][1], "30x");
     let shm = beside[2].as_array().unwrap();
