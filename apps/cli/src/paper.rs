@@ -224,8 +224,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
         figure.name()
     );
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(
         "the paper's: 44 nodes, Pentium III 800 MHz, 100 Mbit/s Ethernet, Linux 2.4.10, MPICH and MPICH-SCore",
     );
@@ -255,7 +254,6 @@ pub(crate) fn run(args: &Args) -> Outcome {
         comparisons.push(comparison);
     }
     talk.say(&table(&beside));
-    drop(talk);
     let csv = || {
         let mut text = String::new();
         for comparison in &comparisons {
@@ -270,16 +268,13 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let title = format!("{}: {}", figure.name(), figure.title());
     let lines = || comparisons.iter().flat_map(lines).collect::<Vec<_>>();
     files.write(csv, || plot::svg(&title, "MB/s of one node", &lines()))?;
-    if args.json {
-        let link = args.link().to_string();
-        let comparisons: anyhow::Result<Vec<_>> =
-            comparisons.iter().map(|one| object(one, &link)).collect();
-        output::print_json(
-            &json!({ "figure": figure.name(), "title": figure.title(), "beside": beside,
-            "comparisons": comparisons? }),
-        );
-    }
-    Ok(DONE)
+    let link = args.link().to_string();
+    let comparisons: anyhow::Result<Vec<_>> =
+        comparisons.iter().map(|one| object(one, &link)).collect();
+    talk.end(
+        &json!({ "figure": figure.name(), "title": figure.title(), "beside": beside,
+        "comparisons": comparisons? }),
+    )
 }
 
 fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {

@@ -4,11 +4,12 @@
 //! That line is drawn between measurements only: nothing of ours runs during them.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 use tsumuji_bench::compare::{Listener, Step};
 use tsumuji_bench::machine::{self, Machine};
 use tsumuji_bench::stats::size_name;
 
-use crate::output;
+use crate::{DONE, Outcome, output};
 
 /// Output of a measurement to the user.
 pub(crate) struct Talk {
@@ -24,6 +25,23 @@ impl Talk {
             bar.set_style(style);
         }
         Self { json, bar }
+    }
+
+    /// Begins with the description of the machine.
+    pub(crate) fn begin(json: bool) -> (Self, Machine) {
+        let mut talk = Self::new(json);
+        let machine = talk.machine();
+        (talk, machine)
+    }
+
+    /// Ends with the JSON object, if that is wanted.
+    pub(crate) fn end(self, report: &Value) -> Outcome {
+        let json = self.json;
+        drop(self); // the line below goes before the object comes
+        if json {
+            output::print_json(report);
+        }
+        Ok(DONE)
     }
 
     /// Prints the description of the machine, and a warning if it is busy.

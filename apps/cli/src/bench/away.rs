@@ -7,9 +7,9 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::{stop, table};
 
 use super::between::{Between, Pair};
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -37,8 +37,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
     let pair = Pair::of(&args.between, inside)?;
     let mut measured = Vec::new();
-    let mut talk = Talk::new(args.json);
-    talk.machine();
+    let (mut talk, _) = Talk::begin(args.json);
     talk.say(&format!(
         "{} messages of {} bytes {} times over {}, the sender computing between",
         args.messages, args.size, args.laps, pair.link
@@ -62,14 +61,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         measured.push(json!({ "progress": name, "measured": away }));
     }
     talk.say(&table::aligned(&rows));
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "away", "link": pair.link.to_string(), "laps": args.laps,
-            "messages": args.messages, "size": args.size, "runs": measured,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "away", "link": pair.link.to_string(), "laps": args.laps,
+        "messages": args.messages, "size": args.size, "runs": measured,
+    }))
 }
 
 /// Rows of the table: time of the calls, arrival of the messages, lateness of the last; the first has the costs.

@@ -19,7 +19,7 @@ use super::between::Between;
 use super::sizes::Sizes;
 use crate::interrupt::Interrupted;
 use crate::named::named;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts};
 
@@ -189,8 +189,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         bits_per_second: beside.rate.map(Rate::bits_per_second),
         rounds: asked.rounds.unwrap_or(if alone { 1 } else { ROUNDS }) as usize,
     };
-    let mut talk = Talk::new(asked.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(asked.json);
     talk.say(&format!(
         "{} among {} nodes over {}, {} {} in turn; {}",
         plan.op,
@@ -212,7 +211,6 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         }
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
-    drop(talk);
     ensure!(!stop::is_wanted(), Interrupted);
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
     if !comparison.results.iter().any(ours) {
@@ -234,9 +232,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
             plot::svg(&title, unit, &lines)
         },
     )?;
-    if asked.json {
-        output::print_json(&object(&comparison, &link)?);
-    }
+    talk.end(&object(&comparison, &link)?)?;
     Ok(if comparison.results.iter().all(ours) {
         DONE
     } else {

@@ -10,9 +10,9 @@ use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::{machine, stop, table};
 
 use super::between::{Between, Pair};
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -53,8 +53,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let places = pair.places().ok_or_else(|| {
         anyhow!("one-way times need the clock of one machine: use this host, or hosts of a testbed")
     })?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
         "messages of 64 bytes over {}, each rate for {:?}; {} rounds in turn; processor time of the receiver, in percent of a core",
         pair.link, args.time, args.rounds
@@ -103,11 +102,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         }
     }
     talk.say(&table::aligned(&rows));
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "cpu", "link": pair.link.to_string(), "machine": machine, "seconds": args.time.as_secs_f64(), "results": results,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "cpu", "link": pair.link.to_string(), "machine": machine, "seconds": args.time.as_secs_f64(), "results": results,
+    }))
 }

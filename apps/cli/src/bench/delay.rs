@@ -9,10 +9,10 @@ use tsumuji_node::Executor;
 use tsumuji_testbed::Rate;
 
 use super::between::{Between, Pair};
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::named::named;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 /// Times in nanoseconds, in doubling steps as the paper's.
 const DELAYS: &str = "0,100,200,400,800,1600,3200,6400,12800,25600";
@@ -60,8 +60,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
     let nodes = 1 + usize::from(args.ports);
     let pair = Pair::among(&args.between, inside, nodes)?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let per = args.per;
     let spins = pair.has_cores_to_spin() && machine.cores >= nodes;
     let mut results = Vec::new();
@@ -106,14 +105,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             "size": size, "frame_ns": frame_ns, "predicted_knee_ns": usual.predicted_knee_ns(), "knees": knees,
         }));
     }
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "delay", "link": pair.link.to_string(), "bits_per_second": args.rate.bits_per_second(),
-            "count": args.count, "rounds": args.rounds, "per": per, "ports": args.ports, "machine": machine, "results": results,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "delay", "link": pair.link.to_string(), "bits_per_second": args.rate.bits_per_second(),
+        "count": args.count, "rounds": args.rounds, "per": per, "ports": args.ports, "machine": machine, "results": results,
+    }))
 }
 
 /// Measures each plan once a round.

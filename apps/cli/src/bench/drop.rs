@@ -12,9 +12,9 @@ use tsumuji_bench::versus::in_turn;
 use tsumuji_bench::{machine, stop, table};
 use tsumuji_node::LinkSpec;
 
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -62,8 +62,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut ways = vec![Way(None)];
     ways.extend(args.link.iter().map(|link| Way(Some(*link))));
     let testbed = testbed(2, None, if args.size > 1400 { 9000 } else { 1500 })?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
         "frames of {} bytes and headers, as fast as one core sends them, for {:?}; {} rounds in turn",
         args.size, args.time, args.rounds
@@ -121,11 +120,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         missing.iter().for_each(|line| talk.say(line));
     }
     testbed.down()?;
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "drop", "size": args.size, "seconds": args.time.as_secs_f64(), "machine": machine, "results": results,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "drop", "size": args.size, "seconds": args.time.as_secs_f64(), "machine": machine, "results": results,
+    }))
 }

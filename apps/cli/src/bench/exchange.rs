@@ -13,8 +13,8 @@ use tsumuji_bench::table;
 
 use super::between::{Between, Pair};
 use super::compare;
+use crate::Outcome;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -64,8 +64,7 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
         return compare::run(&asked, inside);
     }
     let pair = Pair::of(&args.between, inside)?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let spins = !args.no_spin && !pair.needs_cores_for_relays();
     talk.say(&match machine::two_cpus() {
         Some([sender, receiver]) => format!(
@@ -92,17 +91,14 @@ pub(super) fn run(kind: Kind, args: &Args, inside: bool) -> Outcome {
         talk.say(&describe(middle));
         results.push(serde_json::to_value(middle)?);
     }
-    if args.json {
-        // With one size, its fields are at the top for scripts.
-        let mut object = match &results[..] {
-            [only] => only.clone(),
-            _ => json!({ "kind": results[0]["kind"], "link": results[0]["link"] }),
-        };
-        object["machine"] = serde_json::to_value(&machine)?;
-        object["results"] = Value::Array(results);
-        output::print_json(&object);
-    }
-    Ok(DONE)
+    // With one size, its fields are at the top for scripts.
+    let mut object = match &results[..] {
+        [only] => only.clone(),
+        _ => json!({ "kind": results[0]["kind"], "link": results[0]["link"] }),
+    };
+    object["machine"] = serde_json::to_value(&machine)?;
+    object["results"] = Value::Array(results);
+    talk.end(&object)
 }
 
 /// The number by which rounds are compared.

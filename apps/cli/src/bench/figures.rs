@@ -87,9 +87,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     if let Some(pending) = pending {
         pending.finish(|out| Ok(serde_json::to_writer_pretty(out, &value)?))?;
     }
-    if args.json {
-        output::print_json(&value);
-    }
+    talk.end(&value)?;
     Ok(if report.missed() == 0 {
         DONE
     } else {

@@ -5,8 +5,8 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::exchange::{Kind, Plan, Side};
 
 use super::between::{Between, Pair};
+use crate::Outcome;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -35,11 +35,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         sender * 100.0,
         receiver * 100.0
     );
-    Talk::new(args.json).say(&told);
-    if args.json {
-        output::print_json(
-            &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
-        );
-    }
-    Ok(DONE)
+    let mut talk = Talk::new(args.json);
+    talk.say(&told);
+    talk.end(
+        &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
+    )
 }

@@ -8,8 +8,8 @@ use tsumuji_bench::loss::{self, Plan};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Fraction;
 
+use crate::Outcome;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -69,18 +69,14 @@ pub(super) fn run(args: &Args) -> Outcome {
         rounds: args.rounds as usize,
         losses: args.loss.iter().map(|loss| loss.0).collect(),
     };
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
         "{} MiB one way, and {} round trips of 64 bytes, both hosts losing frames; {} rounds in turn",
         args.mib, args.trips, args.rounds
     ));
     let lines = loss::run(&plan, &testbed, &ours, &mut |text| talk.say(text))
         .map_err(|reason| anyhow!(reason))?;
-    if args.json {
-        output::print_json(
-            &json!({ "kind": "loss", "bytes": plan.bytes, "trips": plan.trips, "machine": machine, "results": lines }),
-        );
-    }
-    Ok(DONE)
+    talk.end(
+        &json!({ "kind": "loss", "bytes": plan.bytes, "trips": plan.trips, "machine": machine, "results": lines }),
+    )
 }

@@ -22,7 +22,7 @@ use tsumuji_testbed::{Fraction, Impairment, Rate, Testbed};
 
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, NOT_REACHED, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -86,8 +86,7 @@ struct Way {
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
     check(args)?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("seconds from the opening of the files to the verified solution, and of these until each process has its rows (reading); b belongs to a random solution where a system brings none");
     let mut contest = Contest {
         args,
@@ -110,12 +109,9 @@ pub(super) fn run(args: &Args) -> Outcome {
             "\nPETSc {version}, by mpiexec; its preconditioners' making included"
         ));
     }
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "solve", "tolerance": args.tol, "petsc": version, "machine": machine, "results": results,
-        }));
-    }
+    talk.end(&json!({
+        "kind": "solve", "tolerance": args.tol, "petsc": version, "machine": machine, "results": results,
+    }))?;
     // Rows of ours that are missing are told, and yet no success.
     let mut missing = results
         .iter()

@@ -18,11 +18,11 @@ use tsumuji_testbed::{Rate, Testbed};
 
 use super::sizes::Sizes;
 use super::{seconds, short};
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::named::named;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::talk::Talk;
-use crate::{DONE, Outcome};
 
 /// Between hosts of a testbed: a server's and its clients'.
 const HOSTS: usize = 2;
@@ -214,8 +214,7 @@ fn run(
     let files = Files::of(None, args.plot.as_ref())?;
     let program = std::env::current_exe().context("this program's own file")?;
     let congestion = streams::congestion(args.congestion.as_deref())?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let are_asked = !args.path.is_empty();
     let paths = if are_asked {
         args.path.clone()
@@ -254,7 +253,6 @@ fn run(
     };
     let told = |row: &Row| told(row, shape);
     let rows = series.run(program.as_os_str(), ground.testbed(), &told, &mut talk)?;
-    drop(talk);
     let missing = ground.missing();
     ground.down()?;
     let (title, over_clients) = (format!("tsumuji bench {kind}"), clients.len() > 1);
@@ -264,14 +262,11 @@ fn run(
     };
     let lines = || lines(&rows, &series.paths, over_clients, part);
     files.write(String::new, || draw(&title, unit, over_clients, &lines()))?;
-    if args.json {
-        let results: Vec<Value> = rows.iter().map(Row::report).collect();
-        output::print_json(&json!({
-            "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
-            "machine": machine, "missing": missing, "results": results,
-        }));
-    }
-    Ok(DONE)
+    let results: Vec<Value> = rows.iter().map(Row::report).collect();
+    talk.end(&json!({
+        "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
+        "machine": machine, "missing": missing, "results": results,
+    }))
 }
 
 pub(crate) fn shape_name(shape: Shape) -> &'static str {

@@ -17,9 +17,9 @@ use tsumuji_node::Executor;
 
 use super::between::{Between, Pair};
 use super::short;
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 /// Before the reason.
 const NOT_COUNTED: &str = "misses of the nearest data cache are not counted (perf_event_open)";
@@ -73,8 +73,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let pair = Pair::of(&args.between, inside)?;
     let places = pair.places();
     let with_tcp = !args.no_tcp && places.is_some();
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
         "sums of {} numbers over {}, {} s each, {} rounds in turn; sums a second{}",
         sum32::NUMBERS,
@@ -160,14 +159,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         talk.say(&aligned(&rows));
     }
     talk.say(&format!("\n{}", verdict::rule()));
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
-            "rounds": args.rounds, "machine": machine, "cache_misses_reason": cache.err(), "results": measured,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
+        "rounds": args.rounds, "machine": machine, "cache_misses_reason": cache.err(), "results": measured,
+    }))
 }
 
 fn heading(loops: &[u32]) -> Vec<String> {

@@ -13,9 +13,9 @@ use tsumuji_node::LinkSpec;
 use tsumuji_solve::method::Method;
 use tsumuji_solve::system::Generate;
 
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -59,8 +59,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         "--at: give a part from 0 to below 1, not {}",
         args.at
     );
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let (all, fewer) = (args.workers, args.workers - 1);
     talk.say(&format!(
         "{}, {}, over {}; seconds with all distribution of rows",
@@ -96,15 +95,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say(&format!(
         "with one killed it takes {ratio:.2} of the time of those that began without it"
     ));
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "kind": "takeover", "machine": machine, "system": args.generate.to_string(), "method": args.method.to_string(),
-            "link": args.link.to_string(), "workers": all, "at": args.at,
-            "undisturbed": measured[0], "fewer": measured[1], "killed": measured[2], "ratio": ratio,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "kind": "takeover", "machine": machine, "system": args.generate.to_string(), "method": args.method.to_string(),
+        "link": args.link.to_string(), "workers": all, "at": args.at,
+        "undisturbed": measured[0], "fewer": measured[1], "killed": measured[2], "ratio": ratio,
+    }))
 }
 
 fn start(args: &Args, workers: u16) -> anyhow::Result<Child> {

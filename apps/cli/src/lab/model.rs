@@ -134,8 +134,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 /// The text of a description of this machine: measures it, and fits.
 fn this(args: &Args) -> anyhow::Result<String> {
-    let mut talk = Talk::new(args.json || args.toml);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json || args.toml);
     talk.say("\nmeasured, MB/s until the sender knows that the message has left");
     talk.say(&super::run::heads(&Way::PAPER));
     let (rounds, each) = match args.quick {

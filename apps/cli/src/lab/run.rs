@@ -20,7 +20,7 @@ use tsumuji_lab::measure::{
 use crate::bench::seconds;
 use crate::bench::sizes::Sizes;
 use crate::interrupt::Interrupted;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::talk::Talk;
 use crate::{DONE, Outcome};
 
@@ -81,8 +81,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         "--sizes: each is larger than the one before, so that crossovers can be told"
     );
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     for way in Way::all() {
         talk.say(&format!("{}: {}", way.name(), way.by()));
     }
@@ -101,23 +100,19 @@ pub(super) fn run(args: &Args) -> Outcome {
     };
     let measured = measured(&plan, &mut talk)?;
     talk.say(&shown(&measured));
-    drop(talk);
     let title = "who copies, who starts: bandwidth until the sender's completion";
     files.write(
         || comma_separated(&measured.cells),
         || plot::svg(title, "MB/s", &lines(&measured.cells)),
     )?;
-    if args.json {
-        let ways: Vec<_> = Way::all()
-            .map(|way| json!({ "way": way.name(), "by": way.by() }))
-            .collect();
-        output::print_json(&json!({
-            "machine": machine, "ways": ways, "rounds": args.rounds, "seconds": args.seconds.as_secs_f64(),
-            "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers, "refused": measured.refused,
-            "zero_copies": measured.zero_copies,
-        }));
-    }
-    Ok(DONE)
+    let ways: Vec<_> = Way::all()
+        .map(|way| json!({ "way": way.name(), "by": way.by() }))
+        .collect();
+    talk.end(&json!({
+        "machine": machine, "ways": ways, "rounds": args.rounds, "seconds": args.seconds.as_secs_f64(),
+        "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers, "refused": measured.refused,
+        "zero_copies": measured.zero_copies,
+    }))
 }
 
 /// Measures, and says the table of bandwidth of the paper's ways as it comes.

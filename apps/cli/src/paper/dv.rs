@@ -11,9 +11,9 @@ use tsumuji_bench::{stop, table};
 
 use super::figure::Figure;
 use super::{Args, MTU_BYTES, ROUNDS, cables};
+use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 const PAPER: &str =
     "DVTS, about 30 Mbit/s: with the flow-control API it used the network better; no figures";
@@ -37,8 +37,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let seconds = if args.quick { SECONDS_QUICK } else { SECONDS };
     let rounds = args.rounds(ROUNDS);
     let plan = Plan::of_seconds(seconds);
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!("the paper: {PAPER}"));
     let cables = cables(args.limit());
     talk.say(&format!(
@@ -63,16 +62,12 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     }
     testbed.down()?;
     talk.say(&shown(&all));
-    drop(talk);
-    if args.json {
-        let ways: Vec<Value> = all.iter().map(Measured::object).collect();
-        output::print_json(&json!({
-            "figure": figure.name(), "title": figure.title(), "machine": machine, "paper": PAPER,
-            "seconds": seconds, "frame_bytes": plan.frame_bytes, "frames_per_second": plan.frames_per_second,
-            "in_time_ms": plan.shown_after().as_secs_f64() * 1e3, "ways": ways
-        }));
-    }
-    Ok(DONE)
+    let ways: Vec<Value> = all.iter().map(Measured::object).collect();
+    talk.end(&json!({
+        "figure": figure.name(), "title": figure.title(), "machine": machine, "paper": PAPER,
+        "seconds": seconds, "frame_bytes": plan.frame_bytes, "frames_per_second": plan.frames_per_second,
+        "in_time_ms": plan.shown_after().as_secs_f64() * 1e3, "ways": ways
+    }))
 }
 
 impl Measured {

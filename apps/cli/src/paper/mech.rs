@@ -20,10 +20,10 @@ use tsumuji_lab::measure::{BYTES_MAX, Measured};
 use self::here::Here;
 use super::figure::Figure;
 use super::{Args, every_other};
+use crate::Outcome;
 use crate::lab::model;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::talk::Talk;
-use crate::{DONE, Outcome};
 
 /// Sizes of the drawings.
 const SMALLEST_BYTES: u64 = 4;
@@ -79,21 +79,17 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut beside = vec![["", "paper", "model", "here"].map(str::to_owned)];
     beside.extend(rows.iter().cloned());
     talk.say(&table::aligned(&beside));
-    drop(talk);
     let title = format!("{}: {}", figure.name(), figure.title());
     files.write(
         || comma_separated(&found.sends),
         || plot::svg(&title, "MB/s", &found.lines),
     )?;
-    if args.json {
-        let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
-        let beside: Vec<_> = rows.iter().map(statement).collect();
-        output::print_json(&json!({
-            "figure": figure.name(), "title": figure.title(), "assumed": found.assumed, "results": found.sends,
-            "machine": machine, "measured": measured.map(|measured| measured.cells), "beside": beside,
-        }));
-    }
-    Ok(DONE)
+    let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
+    let beside: Vec<_> = rows.iter().map(statement).collect();
+    talk.end(&json!({
+        "figure": figure.name(), "title": figure.title(), "assumed": found.assumed, "results": found.sends,
+        "machine": machine, "measured": measured.map(|measured| measured.cells), "beside": beside,
+    }))
 }
 
 fn is_drawn(figure: Figure) -> bool {

@@ -18,11 +18,11 @@ use tsumuji_testbed::Testbed;
 use super::figure::Figure;
 use super::l2rtc::{child, median};
 use super::{Args, Statement, every_other, statements_as_json, statements_as_table};
+use crate::Outcome;
 use crate::bench::short;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::sweep::{self, Sweep, Swept, Variable};
 use crate::talk::Talk;
-use crate::{DONE, Outcome};
 pub(super) use simulated::Simulate;
 use simulated::{Simulated, Simulation};
 
@@ -122,8 +122,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         "--simulate: --link udp is not simulated; udp+multicast is, where one datagram reaches all"
     );
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper's: Core i5-9600K, i5-8400 and i7-7700, X540-AT2 10 GbE, DPDK 2.1; 1 judge and 4 (7) workers, n = 30000, means of five runs");
     let contended = if shares_cores(plan.workers) {
         "; judge and workers share cores, so a worker receives and computes by one thread (--executor rtc)"
@@ -152,7 +151,6 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         talk.say(&statements_as_table(&statements, "ours"));
     }
     talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
-    drop(talk);
     let measured = all.clone();
     all.extend(simulation.swept());
     let title = format!("{}: {}", figure.name(), figure.title());
@@ -160,15 +158,12 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         || sweep::csv(plan.variable, &all),
         || sweep::draw(&title, plan.variable, &all, &facts::lines(figure)),
     )?;
-    if args.json {
-        let beside = statements_as_json(&statements);
-        output::print_json(&json!({
-            "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
-            "elements": plan.elements, "varied": plan.variable.name(), "results": measured, "simulated": simulation.json(&plan),
-            "beside": beside,
-        }));
-    }
-    Ok(DONE)
+    let beside = statements_as_json(&statements);
+    talk.end(&json!({
+        "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
+        "elements": plan.elements, "varied": plan.variable.name(), "results": measured, "simulated": simulation.json(&plan),
+        "beside": beside,
+    }))
 }
 
 /// What stands beside the paper's numbers, of the lines that are simulated under its conditions: 10 Gbit/s; as many machines, where they are not varied.
@@ -385,8 +380,7 @@ fn path(path: &Path) -> &str {
 /// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.
 fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     args.check_taken(figure, &["--rounds"], "takes --rounds, --quick and --json")?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let is_kernel = figure.name() == "relax-table2.1";
     talk.say(&format!("{}: {}", figure.name(), figure.title()));
     let rounds = args.rounds(3).to_string();
@@ -428,13 +422,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     }
     talk.say(&table::aligned(&rows));
     talk.say("sender and receiver share this machine's cores and memory; the paper's are two machines and 10 Gbit/s between");
-    drop(talk);
-    if args.json {
-        output::print_json(
-            &json!({ "figure": figure.name(), "machine": machine, "results": results }),
-        );
-    }
-    Ok(DONE)
+    talk.end(&json!({ "figure": figure.name(), "machine": machine, "results": results }))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tsumuji_solve::method::Method;
 use super::{Args, ModeName};
 use crate::bench::interruptible;
 use crate::named::name_of;
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::sweep::{self, Sweep, Variable};
 use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome};
@@ -56,8 +56,7 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         .unwrap_or_default();
     let files = Files::of(args.history.as_ref(), args.plot.as_ref())?;
     interruptible(|| {
-        let mut talk = Talk::new(args.json);
-        let machine = talk.machine();
+        let (mut talk, machine) = Talk::begin(args.json);
         let program = std::env::current_exe().context("this program's own file")?;
         let mut measure = |_: usize, value: u64| {
             let mut command = Command::new(&program);
@@ -73,15 +72,12 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         let repeats = args.repeat.unwrap_or(REPEATS);
         let all = sweep::measure(&ways, sweep, repeats, &mut talk, &mut measure)?;
         talk.say(&sweep::table(sweep.variable, &all));
-        drop(talk);
         let title = format!("time over {name}");
         files.write(
             || sweep::csv(sweep.variable, &all),
             || sweep::draw(&title, sweep.variable, &all, &[]),
         )?;
-        if args.json {
-            output::print_json(&json!({ "varied": name, "machine": machine, "results": all }));
-        }
+        talk.end(&json!({ "varied": name, "machine": machine, "results": all }))?;
         let mut cells = all.iter().flat_map(|way| &way.cells);
         Ok(match cells.any(|cell| cell.missing.is_some()) {
             true => ExitCode::from(NOT_REACHED),

@@ -8,9 +8,9 @@ use tsumuji_bench::table;
 
 use super::super::Args;
 use super::{EXECUTORS, child, median};
+use crate::Outcome;
 use crate::bench::short;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 /// Frames of each of the paper's measurements, here of all rounds together; and those of a first look.
 const FRAMES: u64 = 100_000_000;
@@ -20,8 +20,7 @@ const LINE: &str = "2gbit";
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper's: 100 million frames at 10 Gbit/s; the server spends a time on each frame and sends it out of its other port. Flat up to 1600 ns");
     talk.say("with 64 bytes, to 3200 ns with 128. A frame takes 67 and 118 ns there: the times fit bursts of 32 frames (2150 and 3790 ns), not single frames.");
     let link = args
@@ -94,11 +93,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     talk.say(&table::aligned(&rows));
     talk.say("measured: the longest time of those tried with which the server keeps pace (95 % of the line, by the median); refused: not sent, as the server was late; dropped: by the server, as the third node was late; lost: without a trace");
-    drop(talk);
-    if args.json {
-        output::print_json(
-            &json!({ "figure": "l2rtc-fig10", "machine": machine, "link": link, "results": results }),
-        );
-    }
-    Ok(DONE)
+    talk.end(
+        &json!({ "figure": "l2rtc-fig10", "machine": machine, "link": link, "results": results }),
+    )
 }

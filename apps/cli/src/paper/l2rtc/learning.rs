@@ -15,10 +15,10 @@ use tsumuji_testbed::Testbed;
 
 use super::super::Args;
 use super::child;
+use crate::Outcome;
 use crate::bench::short;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 /// Rows of the data, and of a first look.
 const ROWS: usize = 4_000_000;
@@ -82,8 +82,7 @@ fn write_data(path: &Path, rows: usize) -> std::io::Result<()> {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     let rows = if args.quick { FEW_ROWS } else { ROWS };
     let rounds = args.rounds(3);
     talk.say("the paper's: simple linear regression by SGD and gossip; two machines over L2RTC are 2 times as fast as one, and 1.2 times as fast as over TCP");
@@ -130,14 +129,10 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say(&format!(
         "over one, over TCP (with the same executor and steps): how many times as fast, by the ratios round by round; the paper: 2x and 1.2x. Wanted with frequent exchanges, rtc: {WANTED_OVER_TCP}x of TCP. Exchanges: parameters that workers took from each other"
     ));
-    drop(talk);
-    if args.json {
-        output::print_json(&json!({
-            "figure": "l2rtc-fig14", "machine": machine, "rows": rows, "paper": ["2x", "1.2x"],
-            "wanted_over_tcp": WANTED_OVER_TCP, "results": results,
-        }));
-    }
-    Ok(DONE)
+    talk.end(&json!({
+        "figure": "l2rtc-fig14", "machine": machine, "rows": rows, "paper": ["2x", "1.2x"],
+        "wanted_over_tcp": WANTED_OVER_TCP, "results": results,
+    }))
 }
 
 /// A number of `learn --json` in each round; nothing if it is missing in one.

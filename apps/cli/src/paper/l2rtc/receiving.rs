@@ -6,9 +6,9 @@ use tsumuji_bench::table;
 
 use super::super::Args;
 use super::{Found, child, entry, median, over_all_links, times};
+use crate::Outcome;
 use crate::bench::short;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 /// Offered loads of figure 6, in messages a second.
 const OFFERED: [u64; 5] = [1_000, 10_000, 50_000, 200_000, 800_000];
@@ -21,8 +21,7 @@ fn effort(args: &Args) -> (u64, &'static str) {
 
 /// Figure 5.
 pub(super) fn drops(args: &Args) -> Outcome {
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper cites the authors of XDP: on one core DPDK takes and drops up to 8 times as many frames as the kernel, and more cores take more");
     let (rounds, time) = effort(args);
     let line = format!("bench drop --rounds {rounds} --time {time}");
@@ -51,19 +50,14 @@ pub(super) fn drops(args: &Args) -> Outcome {
     }
     talk.say(&table::aligned(&rows));
     talk.say("the sender's core does the receiving kernel's work, too: where nothing is dropped, it is the limit (between real cards it is not)");
-    drop(talk);
-    if args.json {
-        output::print_json(
-            &json!({ "figure": "l2rtc-fig5", "machine": machine, "paper": "up to 8x", "measured": found }),
-        );
-    }
-    Ok(DONE)
+    talk.end(
+        &json!({ "figure": "l2rtc-fig5", "machine": machine, "paper": "up to 8x", "measured": found }),
+    )
 }
 
 /// Figure 6.
 pub(super) fn costs(args: &Args) -> Outcome {
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper's: a receiver that polls (DPDK) takes a whole core at any load, the kernel's takes more the more comes");
     talk.say("ours with its idle policy is to be low at low load and fast at high load; percent of a core, and the median one-way time in us");
     let (rounds, time) = effort(args);
@@ -81,14 +75,10 @@ pub(super) fn costs(args: &Args) -> Outcome {
     };
     let mut show = |talk: &mut Talk, found: &Found| talk.say(&shown(found, offered));
     let all = over_all_links(&mut talk, &measure, &mut show)?;
-    drop(talk);
-    if args.json {
-        let links: Vec<Value> = all.iter().map(entry).collect();
-        output::print_json(
-            &json!({ "figure": "l2rtc-fig6", "machine": machine, "offered": offered, "links": links }),
-        );
-    }
-    Ok(DONE)
+    let links: Vec<Value> = all.iter().map(entry).collect();
+    talk.end(
+        &json!({ "figure": "l2rtc-fig6", "machine": machine, "offered": offered, "links": links }),
+    )
 }
 
 fn shown((place, link, found): &Found, offered: &[u64]) -> String {

@@ -9,9 +9,9 @@ use tsumuji_testbed::Testbed;
 
 use super::super::Args;
 use super::{EXECUTORS, Found, child, entry, median, over_all_links, times};
+use crate::Outcome;
 use crate::bench::short;
 use crate::talk::Talk;
-use crate::{DONE, Outcome, output};
 
 const LOOPS: [u64; 4] = [1, 10, 100, 1000];
 /// What the paper says of each number of loops: ours over TCP.
@@ -83,8 +83,7 @@ impl Measured {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper's: 2 machines, Ryzen 5 3400G, Intel X540 (10 Gbit/s), DPDK; a client sends 64 bytes at full rate, the server adds up the 32 numbers");
     talk.say("in them, as often as said, and answers; operations a second, over those of TCP. The paper's words for 100 loops can mean 0.4x or 1.4x.");
     let rounds = args.rounds(3);
@@ -130,16 +129,12 @@ pub(super) fn run(args: &Args) -> Outcome {
             json!(misses)
         }
     };
-    drop(talk);
-    if args.json {
-        let links: Vec<Value> = all.iter().map(|Measured(found)| entry(found)).collect();
-        output::print_json(&json!({
-            "figure": "l2rtc-fig12", "machine": machine, "loops": LOOPS, "paper": PAPER,
-            "beside": beside, "causes": causes, "working_sets": sweep, "cache_misses": misses,
-            "cache_misses_reason": uncounted, "links": links,
-        }));
-    }
-    Ok(DONE)
+    let links: Vec<Value> = all.iter().map(|Measured(found)| entry(found)).collect();
+    talk.end(&json!({
+        "figure": "l2rtc-fig12", "machine": machine, "loops": LOOPS, "paper": PAPER,
+        "beside": beside, "causes": causes, "working_sets": sweep, "cache_misses": misses,
+        "cache_misses_reason": uncounted, "links": links,
+    }))
 }
 
 /// All numbers of a link.

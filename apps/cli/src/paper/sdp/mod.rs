@@ -17,11 +17,11 @@ use tsumuji_bench::streams::{
 
 use super::figure::Figure;
 use super::{Args, cables, every_other, expected, statements_as_json, statements_as_table};
+use crate::Outcome;
 use crate::bench::short;
 use crate::bench::streams::{Ground, cost, draw, lines, shape_name};
-use crate::output::{self, Files};
+use crate::output::Files;
 use crate::talk::Talk;
-use crate::{DONE, Outcome};
 
 /// Sizes between two nodes: from 1 byte up to here, by powers of two.
 const LARGEST_REQUEST: usize = 16 << 10;
@@ -142,8 +142,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let program = std::env::current_exe().context("this program's own file")?;
     let congestion = streams::congestion(None)?;
-    let mut talk = Talk::new(args.json);
-    let machine = talk.machine();
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper's: 65 of 128 nodes, 2 Xeon 3.06 GHz each, InfiniBand 4x (8 Gbit/s of data) and gigabit Ethernet, Linux 2.4.21, netperf 2.3");
     talk.say("beside SDP: shm (an unmodified program through `tsumuji run`); beside IPoIB: tcp (kernel TCP, loopback); beside Ethernet: tcp-ns (kernel TCP between two hosts of a testbed). Clients and server share this machine");
     let rate = args.rate.and_then(|limit| limit.0);
@@ -180,7 +179,6 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     ground.down()?;
     let statements = facts::statements(figure, &rows);
     talk.say(&format!("\n{}", statements_as_table(&statements, "here")));
-    drop(talk);
     let draw = || {
         let title = format!("{}: {}", figure.name(), figure.title());
         let paths = drawn_paths(figure, &series.paths);
@@ -190,16 +188,13 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         draw(&title, plan.quantity.unit, is_over_clients, &all)
     };
     files.write(|| comma_separated(&rows), draw)?;
-    if args.json {
-        let results: Vec<Value> = rows.iter().map(Row::report).collect();
-        let beside = statements_as_json(&statements);
-        output::print_json(&json!({
-            "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(plan.shape),
-            "seconds": plan.seconds, "congestion": series.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
-            "missing": missing, "results": results, "beside": beside,
-        }));
-    }
-    Ok(DONE)
+    let results: Vec<Value> = rows.iter().map(Row::report).collect();
+    let beside = statements_as_json(&statements);
+    talk.end(&json!({
+        "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(plan.shape),
+        "seconds": plan.seconds, "congestion": series.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
+        "missing": missing, "results": results, "beside": beside,
+    }))
 }
 
 fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
