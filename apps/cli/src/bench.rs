@@ -24,6 +24,7 @@ use anyhow::{anyhow, bail};
 use tsumuji_bench::exchange::Kind;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stop;
+use tsumuji_bench::streams::Shape;
 
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::{DONE, Outcome};
@@ -189,9 +190,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Drop(what) => drop::run(&what),
         What::Cpu(what) => cpu::run(&what, inside),
         What::Solve(what) => solve::run(&what),
-        What::Rr(what) => streams::requests(&what),
-        What::Stream(what) => streams::one_way(&what),
-        What::Crr(what) => streams::connections(&what),
+        What::Rr(what) => streams::single(Shape::Requests, &what),
+        What::Stream(what) => streams::single(Shape::OneWay, &what),
+        What::Crr(what) => streams::single(Shape::Connections, &what),
         What::Manyclients(what) => streams::many(&what),
         What::Takeover(what) => takeover::run(&what),
         What::Figures(args) => figures::run(&args),

@@ -75,37 +75,17 @@ pub(super) struct ManyArgs {
 
 const SHAPES: [Shape; 3] = [Shape::Requests, Shape::OneWay, Shape::Connections];
 
-/// Request and response, by one client.
-pub(super) fn requests(args: &Args) -> Outcome {
-    run(
-        args,
-        (Shape::Requests, "rr"),
-        (&[1], Server::Threads),
-        &SIZES,
-    )
+/// By one client.
+pub(super) fn single(shape: Shape, args: &Args) -> Outcome {
+    let sizes = match shape {
+        Shape::Connections => &[1],
+        _ => &SIZES[..],
+    };
+    let kind = shape_name(shape);
+    run(args, (shape, kind), (&[1], Server::Threads), sizes)
 }
 
-/// A connection for each request, by one client.
-pub(super) fn connections(args: &Args) -> Outcome {
-    run(
-        args,
-        (Shape::Connections, "crr"),
-        (&[1], Server::Threads),
-        &[1],
-    )
-}
-
-/// One way, by one client.
-pub(super) fn one_way(args: &Args) -> Outcome {
-    run(
-        args,
-        (Shape::OneWay, "stream"),
-        (&[1], Server::Threads),
-        &SIZES,
-    )
-}
-
-/// Either, by many clients.
+/// By many clients.
 pub(super) fn many(args: &ManyArgs) -> Outcome {
     let clients: Vec<usize> = args.clients.iter().copied().map(usize::from).collect();
     ensure!(
@@ -186,14 +166,8 @@ impl Ground {
 /// A short measurement, to see whether a path works here.
 fn trial(path: Path) -> Plan {
     Plan {
-        shape: Shape::Requests,
         path,
-        bytes: 1,
-        clients: 1,
-        server: Server::Threads,
-        seconds: 0.02,
-        spins: false,
-        congestion: None,
+        ..Plan::of(Shape::Requests, 0.02)
     }
 }
 
@@ -241,15 +215,16 @@ fn run(
          {served}"
     ));
     let series = Series {
-        shape,
+        each: Plan {
+            server,
+            spins: args.spin,
+            congestion: Some(congestion),
+            ..Plan::of(shape, args.seconds.as_secs_f64())
+        },
         paths: ground.paths.clone(),
         sizes: list,
         clients: clients.to_vec(),
-        server,
         rounds: args.rounds as usize,
-        seconds: args.seconds.as_secs_f64(),
-        spins: args.spin,
-        congestion,
     };
     let told = |row: &Row| told(row, shape);
     let rows = series.run(program.as_os_str(), ground.testbed(), &told, &mut talk)?;
@@ -264,7 +239,7 @@ fn run(
     files.write(String::new, || draw(&title, unit, over_clients, &lines()))?;
     let results: Vec<Value> = rows.iter().map(Row::report).collect();
     talk.end(&json!({
-        "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.seconds, "congestion": series.congestion,
+        "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.each.seconds, "congestion": series.each.congestion,
         "machine": machine, "missing": missing, "results": results,
     }))
 }

@@ -10,8 +10,7 @@ use crate::limits;
 use crate::machine;
 use crate::stats::size_name;
 use crate::streams::{
-    Measured, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Server, Shape, congestion,
-    measure,
+    Measured, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Shape, congestion, measure,
 };
 use crate::versus::{Contender, Standing, alternate};
 
@@ -121,19 +120,27 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Of each series: one client, all sizes, both ends wait in the kernel.
+    /// Of one client; both ends wait in the kernel.
+    fn each(&self, shape: Shape) -> Plan {
+        let seconds = match self.setting.is_tried() {
+            true => 0.05,
+            false => SECONDS,
+        };
+        Plan {
+            congestion: Some(self.control.to_owned()),
+            ..Plan::of(shape, seconds)
+        }
+    }
+
+    /// Of each series: one client, all sizes.
     fn series(&self, shape: Shape, paths: &[Path]) -> Series {
         Series {
-            shape,
+            each: self.each(shape),
             paths: paths.to_vec(),
             sizes: self.sizes(&SIZES),
             clients: vec![1],
-            server: Server::Threads,
             // Many sizes: the worst of them counts.
             rounds: self.setting.rounds.min(3),
-            seconds: self.seconds(),
-            spins: false,
-            congestion: self.control.to_owned(),
         }
     }
 
@@ -141,14 +148,6 @@ impl Course<'_> {
         match self.setting.is_tried() {
             true => vec![all[0], LARGE_BYTES],
             false => all.to_vec(),
-        }
-    }
-
-    fn seconds(&self) -> f64 {
-        if self.setting.is_tried() {
-            0.05
-        } else {
-            SECONDS
         }
     }
 
@@ -177,12 +176,12 @@ fn line(row: &Row) -> String {
 /// Of one byte, both ends spinning.
 fn latency(course: &Course<'_>, log: &mut Log<'_>) {
     let name = "1 B, both ends spinning: half a round trip";
-    let series = Series {
+    let mut series = Series {
         sizes: vec![1],
         rounds: course.setting.rounds,
-        spins: true,
         ..course.series(Shape::Requests, &BESIDE_HOSTS)
     };
+    series.each.spins = true;
     let rows = course.rows(name, &series, log);
     worst(log, name, &rows, BESIDE_HOSTS, HALF_TRIP, LATENCY);
 }
@@ -206,14 +205,9 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
     log.say(&name);
     let stream = |path: Path| {
         let plan = Plan {
-            shape: Shape::OneWay,
             path,
             bytes: LARGE_BYTES,
-            clients: 1,
-            server: Server::Threads,
-            seconds: course.seconds(),
-            spins: false,
-            congestion: Some(course.control.to_owned()),
+            ..course.each(Shape::OneWay)
         };
         Contender::new(path.name(), move || {
             measure(course.setting.program.as_os_str(), &plan, course.testbed)

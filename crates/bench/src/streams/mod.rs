@@ -88,8 +88,24 @@ pub struct Plan {
     pub seconds: f64,
     /// Calls do not wait in the kernel: both ends ask again and again.
     pub spins: bool,
-    /// Congestion control of TCP sockets; `None`: the kernel's own choice.
+    /// Congestion control of TCP sockets; `None`: the kernel's own choice (see [`congestion`]).
     pub congestion: Option<String>,
+}
+
+impl Plan {
+    /// Of one byte and one client over TCP; both ends wait in the kernel.
+    pub fn of(shape: Shape, seconds: f64) -> Self {
+        Self {
+            shape,
+            path: Path::Tcp,
+            bytes: 1,
+            clients: 1,
+            server: Server::Threads,
+            seconds,
+            spins: false,
+            congestion: None,
+        }
+    }
 }
 
 /// Result of a measurement.
@@ -367,14 +383,9 @@ mod tests {
 
     fn plan(shape: Shape) -> Plan {
         Plan {
-            shape,
-            path: Path::Tcp,
             bytes: 1024,
             clients: 2,
-            server: Server::Threads,
-            seconds: 1.0,
-            spins: false,
-            congestion: None,
+            ..Plan::of(shape, 1.0)
         }
     }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use serde_json::{Value, json};
 use tsumuji_testbed::Testbed;
 
-use super::{Measured, Part, Path, Plan, Server, Shape, StreamError, measure};
+use super::{Measured, Part, Path, Plan, StreamError, measure};
 use crate::compare::{Listener, Step};
 use crate::stats::Rounds;
 use crate::stop;
@@ -13,24 +13,16 @@ use crate::stop;
 /// What is measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What goes through.
-    pub shape: Shape,
+    /// Each measurement, but for the path, the size and the number of clients.
+    pub each: Plan,
     /// What carries it.
     pub paths: Vec<Path>,
     /// Of a message.
     pub sizes: Vec<usize>,
     /// Numbers of clients.
     pub clients: Vec<usize>,
-    /// How they are served.
-    pub server: Server,
     /// Rounds of all paths in turn.
     pub rounds: usize,
-    /// Of one measurement.
-    pub seconds: f64,
-    /// Both ends ask again and again.
-    pub spins: bool,
-    /// Congestion control of TCP sockets (see [`super::congestion`]).
-    pub congestion: String,
 }
 
 /// What was found at one size and number of clients: the rounds of each path.
@@ -95,14 +87,10 @@ impl Series {
 
     fn plan(&self, path: Path, bytes: usize, clients: usize) -> Plan {
         Plan {
-            shape: self.shape,
             path,
             bytes,
             clients,
-            server: self.server,
-            seconds: self.seconds,
-            spins: self.spins,
-            congestion: Some(self.congestion.clone()),
+            ..self.each.clone()
         }
     }
 }
@@ -141,6 +129,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Shape;
     use super::*;
 
     fn measured(per_second: f64) -> Measured {
@@ -186,15 +175,11 @@ mod tests {
     #[test]
     fn failures_are_told() {
         let series = Series {
-            shape: Shape::Requests,
+            each: Plan::of(Shape::Requests, 0.01),
             paths: vec![Path::Tcp],
             sizes: vec![1],
             clients: vec![1, 2],
-            server: Server::Threads,
             rounds: 3,
-            seconds: 0.01,
-            spins: false,
-            congestion: "cubic".to_owned(),
         };
         assert_eq!(series.count(), 6);
         let run = |program: &str| {

@@ -12,7 +12,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::streams::{
-    self, BYTES_MAX, CLIENTS_MAX, Measured, Part, Path, Row, Series, Server, Shape,
+    self, BYTES_MAX, CLIENTS_MAX, Measured, Part, Path, Row, Series, Shape,
 };
 
 use super::figure::Figure;
@@ -115,30 +115,26 @@ const DEMAND: Quantity = Quantity {
 /// An experiment.
 struct Plan {
     quantity: Quantity,
-    shape: Shape,
-    paths: Vec<Path>,
-    sizes: Vec<usize>,
-    clients: Vec<usize>,
-    rounds: u64,
-    seconds: f64,
+    series: Series,
 }
 
 impl Plan {
     fn is_over_clients(&self) -> bool {
-        self.clients.len() > 1
+        self.series.clients.len() > 1
     }
 
     /// The expected duration.
-    fn expected(&self, series: &Series) -> String {
-        let processes = self.clients.iter().sum::<usize>() as f64 / self.clients.len() as f64;
-        let each = self.seconds + SECONDS_A_PROCESS * (2.0 + processes);
+    fn expected(&self) -> String {
+        let series = &self.series;
+        let processes = series.clients.iter().sum::<usize>() as f64 / series.clients.len() as f64;
+        let each = series.each.seconds + SECONDS_A_PROCESS * (2.0 + processes);
         expected(series.count(), each)
     }
 }
 
 /// Runs the command.
 pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
-    let plan = plan(figure, args)?;
+    let mut plan = plan(figure, args)?;
     let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
     let program = std::env::current_exe().context("this program's own file")?;
     let congestion = streams::congestion(None)?;
@@ -147,30 +143,22 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say("beside SDP: shm (an unmodified program through `tsumuji run`); beside IPoIB: tcp (kernel TCP, loopback); beside Ethernet: tcp-ns (kernel TCP between two hosts of a testbed). Clients and server share this machine");
     let rate = args.rate.and_then(|limit| limit.0);
     // A figure of one path has nothing without it.
-    let are_needed = plan.paths.len() == 1 || args.rate.is_some();
-    let ground = Ground::of(plan.paths.clone(), are_needed, rate, &mut talk)?;
+    let are_needed = plan.series.paths.len() == 1 || args.rate.is_some();
+    let ground = Ground::of(plan.series.paths.clone(), are_needed, rate, &mut talk)?;
     talk.say(&format!(
         "{}: {}; {}; TCP: {congestion}, no delay; {} in turn",
         figure.name(),
         figure.title(),
         cables(rate),
-        match plan.rounds {
+        match plan.series.rounds {
             1 => "1 round".to_owned(),
             rounds => format!("{rounds} rounds"),
         }
     ));
-    let series = Series {
-        shape: plan.shape,
-        paths: ground.paths.clone(),
-        sizes: plan.sizes.clone(),
-        clients: plan.clients.clone(),
-        server: Server::Threads,
-        rounds: plan.rounds as usize,
-        seconds: plan.seconds,
-        spins: false,
-        congestion,
-    };
-    talk.say(&plan.expected(&series));
+    plan.series.paths = ground.paths.clone();
+    plan.series.each.congestion = Some(congestion);
+    let series = &plan.series;
+    talk.say(&plan.expected());
     let told = |row: &Row| told(row, plan.quantity);
     talk.say(&format!("\n{}", plan.quantity.head));
     talk.say(&heads(&series.paths));
@@ -191,8 +179,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let results: Vec<Value> = rows.iter().map(Row::report).collect();
     let beside = statements_as_json(&statements);
     talk.end(&json!({
-        "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(plan.shape),
-        "seconds": plan.seconds, "congestion": series.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
+        "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(series.each.shape),
+        "seconds": series.each.seconds, "congestion": series.each.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
         "missing": missing, "results": results, "beside": beside,
     }))
 }
@@ -269,15 +257,15 @@ fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
             "--nodes: at most {CLIENTS_MAX} clients, as in the paper"
         );
     }
-    let rounds = args.rounds(ROUNDS);
     Ok(Plan {
         quantity,
-        shape,
-        paths,
-        sizes,
-        clients,
-        rounds,
-        seconds: if args.quick { QUICK_SECONDS } else { SECONDS },
+        series: Series {
+            each: streams::Plan::of(shape, if args.quick { QUICK_SECONDS } else { SECONDS }),
+            paths,
+            sizes,
+            clients,
+            rounds: args.rounds(ROUNDS) as usize,
+        },
     })
 }
 

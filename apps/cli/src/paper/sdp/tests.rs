@@ -40,9 +40,9 @@ fn found(plan: &Plan) -> Vec<Row> {
         }
     };
     let mut rows = Vec::new();
-    for &clients in &plan.clients {
-        for &bytes in &plan.sizes {
-            let paths = plan.paths.iter();
+    for &clients in &plan.series.clients {
+        for &bytes in &plan.series.sizes {
+            let paths = plan.series.paths.iter();
             rows.push(Row {
                 bytes,
                 clients,
@@ -86,7 +86,7 @@ fn statements_have_both_sides() {
                 text.lines().all(|line| line.chars().count() <= 80),
                 "{text}"
             );
-            let paths: Vec<Path> = drawn_paths(figure, &plan.paths);
+            let paths: Vec<Path> = drawn_paths(figure, &plan.series.paths);
             assert!(!lines(&rows, &paths, plan.is_over_clients(), plan.quantity.part).is_empty());
         }
     }
@@ -116,26 +116,30 @@ fn ratios_are_of_the_right_paths() {
 /// Sizes, clients and paths are the paper's; a first look keeps those that its statements are about.
 #[test]
 fn plans_are_the_papers() {
-    let three = planned(&["sdp-fig3"]).unwrap();
+    let three = planned(&["sdp-fig3"]).unwrap().series;
     assert_eq!((three.sizes[0], three.sizes.len()), (1, 15));
     assert_eq!(three.sizes[14], LARGEST_REQUEST);
     assert_eq!((three.rounds, three.clients.as_slice()), (3, &[1][..]));
     let compared = [Path::Carried, Path::Udp, Path::Tcp, Path::TcpNs];
     assert_eq!(three.paths, compared);
-    let eleven = planned(&["sdp-fig11", "--quick", "--rounds", "2"]).unwrap();
+    let eleven = planned(&["sdp-fig11", "--quick", "--rounds", "2"])
+        .unwrap()
+        .series;
     assert_eq!(eleven.sizes, [8 << 10]);
     assert_eq!(
         (eleven.clients.as_slice(), eleven.rounds),
         (&[1, 4, 16, 64][..], 2)
     );
-    let nine = planned(&["sdp-fig9", "--quick", "--nodes", "1,3"]).unwrap();
+    let nine = planned(&["sdp-fig9", "--quick", "--nodes", "1,3"])
+        .unwrap()
+        .series;
     assert!(
         [32, 8 << 10, 64 << 10]
             .iter()
             .all(|size| nine.sizes.contains(size))
     );
     assert_eq!(nine.clients, [1, 3]);
-    let fourteen = planned(&["sdp-fig14", "--largest", "1K"]).unwrap();
+    let fourteen = planned(&["sdp-fig14", "--largest", "1K"]).unwrap().series;
     assert_eq!(fourteen.sizes.last(), Some(&1024));
     assert_eq!(fourteen.paths, [Path::TcpNs]);
 }
@@ -164,7 +168,7 @@ fn other_options_are_refused() {
 fn tables_are_shown() {
     let plan = planned(&["sdp-fig11"]).unwrap();
     let rows = found(&plan);
-    let (heads, line) = (heads(&plan.paths), told(&rows[2], plan.quantity));
+    let (heads, line) = (heads(&plan.series.paths), told(&rows[2], plan.quantity));
     assert!(line.starts_with("  8 KiB, 4 clients"), "{line}");
     assert_eq!(
         heads.find("tcp-ns"),
