@@ -3,9 +3,9 @@
 //! The target over cables is a share of their rate; MPICH runs the same operations where the machine permits.
 
 use tsumuji_node::{Congestion, LinkSpec};
-use tsumuji_testbed::{Rate, Testbed};
+use tsumuji_testbed::Testbed;
 
-use super::{Log, Setting, Wanted, told};
+use super::{Log, Setting, Wanted};
 use crate::compare::{Comparison, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::ops::Op;
@@ -52,68 +52,63 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, log: &mut Log<'_>) {
         Op::Gather => format!("gather {}->1", nodes - 1),
         _ => format!("broadcast to {nodes} nodes"),
     };
-    let testbed = Rate::from_bits_per_second(CABLE_BITS_PER_SECOND)
-        .map_err(|error| error.to_string())
-        .and_then(|rate| super::testbed(nodes, Some(rate), 1500));
-    let testbed = match testbed {
-        Ok(testbed) => testbed,
-        Err(reason) => return log.missing(&title, &reason),
-    };
-    let ground = Ground::of(&testbed);
-    // Only over raw Ethernet does one frame on the cable reach all.
-    let links: &[&str] = if op == Op::Gather {
-        &["udp", "packet"]
-    } else {
-        &["packet", "xdp"]
-    };
-    log.say(&format!("{title}, every cable 100 Mbit/s"));
-    for (index, link) in links.iter().enumerate() {
-        let usual = setting.ours(link, &testbed);
-        let mut ours = vec![usual.clone()];
-        if op == Op::Gather {
-            // The two differ where many send to one.
-            ours = [Congestion::Credit, Congestion::SUCI]
-                .map(|congestion| Ours {
-                    congestion: Some(congestion),
-                    ..usual.clone()
-                })
-                .to_vec();
-        }
-        let peers: &[Peer] = if nodes <= MPICH_RANKS_MOST && index == 0 {
-            &[Peer::Mpich]
+    let cable = Some(CABLE_BITS_PER_SECOND);
+    log.on_testbed(&title, nodes, cable, 1500, |testbed, log| {
+        let ground = Ground::of(testbed);
+        // Only over raw Ethernet does one frame on the cable reach all.
+        let links: &[&str] = if op == Op::Gather {
+            &["udp", "packet"]
         } else {
-            &[]
+            &["packet", "xdp"]
         };
-        let (size, each) = match op {
-            Op::Gather => (GATHER_BYTES, nodes - 1),
-            _ => (BROADCAST_BYTES, 1),
-        };
-        let plan = Plan {
-            op,
-            nodes,
-            sizes: vec![size],
-            iterations: Some(if setting.is_tried() {
-                5
+        log.say(&format!("{title}, every cable 100 Mbit/s"));
+        for (index, link) in links.iter().enumerate() {
+            let usual = setting.ours(link, testbed);
+            let mut ours = vec![usual.clone()];
+            if op == Op::Gather {
+                // The two differ where many send to one.
+                ours = [Congestion::Credit, Congestion::SUCI]
+                    .map(|congestion| Ours {
+                        congestion: Some(congestion),
+                        ..usual.clone()
+                    })
+                    .to_vec();
+            }
+            let peers: &[Peer] = if nodes <= MPICH_RANKS_MOST && index == 0 {
+                &[Peer::Mpich]
             } else {
-                (BYTES / size / each).max(4) as u64
-            }),
-            bits_per_second: None,
-            rounds: setting.rounds.min(3),
-        };
-        let overflows = || receiver_overflows(&testbed);
-        let before = overflows();
-        let mut contenders = contest::contenders(&ours, peers, &ground, op);
-        let comparison = log.compare(&plan, &mut contenders);
-        drop(contenders);
-        share(&title, op, size, &comparison, log);
-        if op == Op::Gather {
-            let switch = overflows()
-                .zip(before)
-                .map(|(after, before)| after - before);
-            drops(&title, &comparison, switch, log);
+                &[]
+            };
+            let (size, each) = match op {
+                Op::Gather => (GATHER_BYTES, nodes - 1),
+                _ => (BROADCAST_BYTES, 1),
+            };
+            let plan = Plan {
+                op,
+                nodes,
+                sizes: vec![size],
+                iterations: Some(if setting.is_tried() {
+                    5
+                } else {
+                    (BYTES / size / each).max(4) as u64
+                }),
+                bits_per_second: None,
+                rounds: setting.rounds.min(3),
+            };
+            let overflows = || receiver_overflows(testbed);
+            let before = overflows();
+            let mut contenders = contest::contenders(&ours, peers, &ground, op);
+            let comparison = log.compare(&plan, &mut contenders);
+            drop(contenders);
+            share(&title, op, size, &comparison, log);
+            if op == Op::Gather {
+                let switch = overflows()
+                    .zip(before)
+                    .map(|(after, before)| after - before);
+                drops(&title, &comparison, switch, log);
+            }
         }
-    }
-    log.down(testbed);
+    });
 }
 
 /// Frames to node 0 dropped at the full queue of its port.
@@ -192,7 +187,6 @@ fn shared_memory(setting: &Setting, log: &mut Log<'_>) {
         let comparison = log.compare(&plan, &mut contenders);
         for row in &comparison.results {
             for peer in 1..=peers.len() {
-                let told = |index: usize| told(&row.contenders[index], comparison.unit);
                 let name = format!(
                     "shm broadcast to {nodes} nodes, {}, times better",
                     size_name(row.size)
@@ -204,7 +198,7 @@ fn shared_memory(setting: &Setting, log: &mut Log<'_>) {
                     let size = size_name(row.size);
                     worst = Some((ratio, format!("{size} to {nodes} nodes, beside {peer}")));
                 }
-                log.add(name, told(0), told(peer), ratio, wanted);
+                log.pair(name, &comparison, row, (0, peer), ratio, wanted);
             }
         }
     }

@@ -62,7 +62,7 @@ pub(super) fn ethernet(setting: &Setting, log: &mut Log<'_>) {
         with(&[MEMIF, DPDK_PACKET]),
         with(&[MEMIF_JUMBO, DPDK_PACKET]),
     );
-    on_testbed(2, MTU, log, |testbed, log| {
+    on_bridge(2, MTU, log, |testbed, log| {
         let course = Course::over(setting, testbed);
         course.latency(&LINKS, &[Peer::Udp, Peer::Tcp], log);
         course.latency(&links[LINKS.len()..], &[], log);
@@ -70,11 +70,11 @@ pub(super) fn ethernet(setting: &Setting, log: &mut Log<'_>) {
         course.rates(&jumbo, &JUMBO_RATE_BYTES, log);
         course.idle(&links, log);
     });
-    on_testbed(1 + LISTENERS, MTU, log, |testbed, log| {
+    on_bridge(1 + LISTENERS, MTU, log, |testbed, log| {
         heard_by_all(&of_testbed(testbed), log);
     });
     if has_dpdk {
-        on_testbed(2, DPDK_XDP_MTU, log, |testbed, log| {
+        on_bridge(2, DPDK_XDP_MTU, log, |testbed, log| {
             let course = Course::over(setting, testbed);
             course.latency(&[DPDK_XDP], &[], log);
             course.rates(&[DPDK_XDP], &RATE_BYTES, log);
@@ -84,7 +84,7 @@ pub(super) fn ethernet(setting: &Setting, log: &mut Log<'_>) {
     }
 }
 
-fn on_testbed(
+fn on_bridge(
     hosts: usize,
     mtu: u32,
     log: &mut Log<'_>,
@@ -92,13 +92,7 @@ fn on_testbed(
 ) {
     let title = format!("{hosts} hosts on a bridge, MTU {mtu}");
     log.say(&format!("{title} (network namespaces)"));
-    match super::testbed(hosts, None, mtu) {
-        Ok(testbed) => {
-            measure(&testbed, log);
-            log.down(testbed);
-        }
-        Err(reason) => log.missing(&title, &reason),
-    }
+    log.on_testbed(&title, hosts, None, mtu, measure);
 }
 
 /// The measurements between the two hosts of a testbed.
@@ -175,10 +169,8 @@ impl<'a> Course<'a> {
             });
             for (beside, wanted) in limit.flatten().into_iter().chain(peers) {
                 let name = format!("half round trip between hosts, {SMALL_BYTES} B");
-                let (ours, other) = (&row.contenders[own], &row.contenders[beside]);
-                let (ours, other) = (told(ours, "us"), told(other, "us"));
                 let ratio = 1.0 / row.times_better(own, beside);
-                log.add(name, ours, other, ratio, wanted);
+                log.pair(name, &comparison, row, (own, beside), ratio, wanted);
             }
         }
     }

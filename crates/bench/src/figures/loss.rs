@@ -12,10 +12,6 @@ const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
 /// All figures under loss.
 pub(super) fn loss(setting: &Setting, log: &mut Log<'_>) {
     const TITLE: &str = "under loss";
-    let testbed = match super::testbed(2, None, 1500) {
-        Ok(testbed) => testbed,
-        Err(reason) => return log.missing(TITLE, &reason),
-    };
     let tried = setting.is_tried();
     let plan = Plan {
         bytes: if tried { 1 << 20 } else { 64 << 20 },
@@ -24,20 +20,22 @@ pub(super) fn loss(setting: &Setting, log: &mut Log<'_>) {
         rounds: 1,
         losses: vec![0.01, 0.05],
     };
-    let ours = LINKS.map(|link| Ours::between(link, setting.program.clone(), testbed.hosts_file()));
-    log.say("64 MiB and small messages under loss, both hosts losing frames");
-    match loss::run(&plan, &testbed, &ours, log.say) {
-        Ok(lines) => {
-            for lines in lines.chunks(LINKS.len() + 1) {
-                if let Some((tcp, ours)) = lines.split_last() {
-                    ours.iter()
-                        .for_each(|ours| beside(plan.bytes, ours, tcp, log));
+    log.on_testbed(TITLE, 2, None, 1500, |testbed, log| {
+        let ours =
+            LINKS.map(|link| Ours::between(link, setting.program.clone(), testbed.hosts_file()));
+        log.say("64 MiB and small messages under loss, both hosts losing frames");
+        match loss::run(&plan, testbed, &ours, log.say) {
+            Ok(lines) => {
+                for lines in lines.chunks(LINKS.len() + 1) {
+                    if let Some((tcp, ours)) = lines.split_last() {
+                        ours.iter()
+                            .for_each(|ours| beside(plan.bytes, ours, tcp, log));
+                    }
                 }
             }
+            Err(reason) => log.unmeasured(TITLE, &reason, Wanted::Nothing),
         }
-        Err(reason) => log.unmeasured(TITLE, &reason, Wanted::Nothing),
-    }
-    log.down(testbed);
+    });
 }
 
 fn beside(bytes: usize, ours: &Line, tcp: &Line, log: &mut Log<'_>) {

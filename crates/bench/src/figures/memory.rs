@@ -5,8 +5,8 @@
 
 use tsumuji_node::LinkSpec;
 
-use super::{Log, Setting, Wanted, mpi, told};
-use crate::compare::{Comparison, Plan, Row};
+use super::{Log, Setting, Wanted, mpi};
+use crate::compare::{Comparison, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::ops::Op;
 use crate::stats::size_name;
@@ -77,8 +77,8 @@ fn small(comparison: &Comparison, log: &mut Log<'_>) {
         for (peer, bound) in [(1, SMALL_AT_MOST), (2, SMALL_AT_MOST), (BARE, COPY_AT_MOST)] {
             let name = format!("shm ping-pong, {size}, of the time");
             let ratio = 1.0 / row.times_better(OURS, peer);
-            let (ours, beside) = sides(comparison, row, peer);
-            log.add(name, ours, beside, ratio, Wanted::AtMost(bound));
+            let (found, wanted) = (Some((row, ratio)), Wanted::AtMost(bound));
+            mpi::worst(log, name, comparison, found, (OURS, peer), wanted);
         }
         let numbers = row.contenders[OURS].numbers.as_ref();
         let (p50, p99) = numbers.map_or((f64::NAN, f64::NAN), |numbers| {
@@ -97,10 +97,4 @@ fn worst(comparison: &Comparison, op: Op, peer: usize, log: &mut Log<'_>) {
     let name = format!("shm {op}, times better, worst of all sizes");
     let wanted = Wanted::AtLeast(1.0);
     mpi::worst(log, name, comparison, found, (OURS, peer), wanted);
-}
-
-fn sides(comparison: &Comparison, row: &Row, peer: usize) -> (String, String) {
-    let told = |index: usize| told(&row.contenders[index], comparison.unit);
-    let ours = format!("{} at {}", told(OURS), size_name(row.size));
-    (ours, told(peer))
 }

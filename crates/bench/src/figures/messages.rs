@@ -2,7 +2,7 @@
 
 use tsumuji_node::{LinkSpec, Security};
 
-use super::{Log, Point, Setting, Sweep, Wanted, told};
+use super::{Log, Point, Setting, Sweep, Wanted};
 use crate::compare;
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::exchange::{ExchangeError, Kind, Measured, Plan, measure, spec};
@@ -106,15 +106,9 @@ pub(super) fn pingpong(setting: &Setting, log: &mut Log<'_>) {
             beside_udp.map(|(_, wanted)| wanted).to_vec()
         };
         for (other, wanted) in (1..).zip(wanted) {
-            let told = |index: usize| told(&row.contenders[index], comparison.unit);
             let name = format!("{link} half round trip, 8 B");
-            log.add(
-                name,
-                told(0),
-                told(other),
-                1.0 / row.times_better(0, other),
-                wanted,
-            );
+            let ratio = 1.0 / row.times_better(0, other);
+            log.pair(name, &comparison, row, (0, other), ratio, wanted);
         }
     }
 }

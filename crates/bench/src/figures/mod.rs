@@ -24,7 +24,7 @@ use tsumuji_link::dpdk;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::{Rate, Testbed};
 
-use crate::compare::{self, Cell, Comparison, Contender, Plan};
+use crate::compare::{self, Cell, Comparison, Contender, Plan, Row};
 use crate::contest::{self, Ours};
 use crate::machine::{self, Machine};
 use crate::stats::Rounds;
@@ -255,6 +255,20 @@ impl Log<'_> {
         self.report.figures.push(figure);
     }
 
+    /// Adds a figure of two contenders of a row.
+    fn pair(
+        &mut self,
+        name: impl Into<String>,
+        comparison: &Comparison,
+        row: &Row,
+        (own, other): (usize, usize),
+        ratio: f64,
+        wanted: Wanted,
+    ) {
+        let told = |index: usize| told(&row.contenders[index], comparison.unit);
+        self.add(name, told(own), told(other), ratio, wanted);
+    }
+
     /// A line in place of figures that could not be measured.
     fn unmeasured(&mut self, name: impl Into<String>, reason: &str, wanted: Wanted) {
         self.add(name, format!("- ({reason})"), "-", f64::NAN, wanted);
@@ -297,6 +311,24 @@ impl Log<'_> {
         compare::run(plan, contenders, machine::describe(), &mut *self.say)
     }
 
+    /// Measures between the hosts of a testbed made for it; without one, a line of that title stands for the figures.
+    fn on_testbed(
+        &mut self,
+        title: &str,
+        hosts: usize,
+        bits_per_second: Option<u64>,
+        mtu_bytes: u32,
+        measure: impl FnOnce(&Testbed, &mut Self),
+    ) {
+        match testbed(hosts, bits_per_second, mtu_bytes) {
+            Ok(testbed) => {
+                measure(&testbed, self);
+                self.down(testbed);
+            }
+            Err(reason) => self.missing(title, &reason),
+        }
+    }
+
     /// Removes a testbed; a failure is reported, and the figures stay valid.
     fn down(&mut self, testbed: Testbed) {
         if let Err(error) = testbed.down() {
@@ -305,7 +337,9 @@ impl Log<'_> {
     }
 }
 
-fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, String> {
+fn testbed(hosts: usize, bits_per_second: Option<u64>, mtu_bytes: u32) -> Result<Testbed, String> {
+    let rate = bits_per_second.map(Rate::from_bits_per_second).transpose();
+    let rate = rate.map_err(|error| error.to_string())?;
     contest::testbed(hosts, rate, mtu_bytes).map_err(|error| error.to_string())
 }
 

@@ -100,21 +100,16 @@ pub(super) fn mpi(setting: &Setting, log: &mut Log<'_>) {
         log.say(&format!(
             "two hosts on a bridge (network namespaces), MPI over TCP between them; MTU {mtu}: {what}"
         ));
-        let testbed = match super::testbed(2, None, mtu) {
-            Ok(testbed) => testbed,
-            Err(reason) => {
-                log.missing("beside MPI between hosts", &reason);
-                continue;
-            }
-        };
         let promises: Vec<Promise> = cable
             .links
             .iter()
             .copied()
             .filter(|(link, _)| has_dpdk || !link.starts_with("dpdk:"))
             .collect();
-        over(&Course { promises, mtu }, setting, &testbed, log);
-        log.down(testbed);
+        let course = Course { promises, mtu };
+        log.on_testbed("beside MPI between hosts", 2, None, mtu, |testbed, log| {
+            over(&course, setting, testbed, log);
+        });
     }
 }
 
@@ -200,7 +195,7 @@ pub(super) fn least(
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Adds the worst size of one link compared with one peer.
+/// Adds one size, such as the worst, of one link compared with one peer.
 pub(super) fn worst(
     log: &mut Log<'_>,
     name: String,

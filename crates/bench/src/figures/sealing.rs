@@ -12,7 +12,7 @@ use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_node::{LinkSpec, SealMode, Security};
 use tsumuji_seal::{ClusterKey, Keys, Sealed};
 
-use super::{Log, Setting, Wanted, told};
+use super::{Log, Setting, Wanted};
 use crate::compare::{Contender, Plan};
 use crate::contest::Ours;
 use crate::machine;
@@ -51,15 +51,10 @@ pub(super) fn sealing(setting: &Setting, log: &mut Log<'_>) {
         let ours = Ours::here(link, setting.program.clone());
         trips(setting, &ours, &key, log);
     }
-    match super::testbed(2, None, 9000) {
-        Err(reason) => log.missing("packet half round trip, sealed", &reason),
-        Ok(testbed) => {
-            let link = LinkSpec::Packet(None);
-            let ours = Ours::between(link, setting.program.clone(), testbed.hosts_file());
-            trips(setting, &ours, &key, log);
-            log.down(testbed);
-        }
-    }
+    let title = "packet half round trip, sealed";
+    log.on_testbed(title, 2, None, 9000, |testbed, log| {
+        trips(setting, &setting.ours("packet", testbed), &key, log);
+    });
 }
 
 /// Half-round-trips without key, authenticated and encrypted, in turn.
@@ -89,11 +84,10 @@ fn trips(setting: &Setting, usual: &Ours, key: &Path, log: &mut Log<'_>) {
     };
     let comparison = log.compare(&plan, &mut contenders);
     for row in &comparison.results {
-        for (index, cell) in row.contenders.iter().enumerate().skip(1) {
+        for index in 1..=MODES.len() {
             let name = format!("{} half round trip, {MESSAGE_BYTES} B, sealed", usual.link);
-            let (ours, beside) = (told(cell, "us"), told(&row.contenders[0], "us"));
             let ratio = 1.0 / row.times_better(index, 0);
-            log.add(name, ours, beside, ratio, Wanted::Nothing);
+            log.pair(name, &comparison, row, (index, 0), ratio, Wanted::Nothing);
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The measurements are those of `tsumuji bench rr`, `stream`, `manyclients` and `crr`. Of several sizes the one where ours does worst is the figure.
 
-use tsumuji_testbed::{Rate, Testbed};
+use tsumuji_testbed::Testbed;
 
 use super::{Log, Setting, Wanted, stands};
 use crate::limits;
@@ -88,27 +88,28 @@ pub(super) fn streams(setting: &Setting, log: &mut Log<'_>) {
 /// One way between hosts whose cable is the limit.
 fn over_a_cable(setting: &Setting, control: &str, log: &mut Log<'_>) {
     let name = "one way, between hosts by a cable of 1 Gbit/s";
-    let rate = Rate::from_bits_per_second(CABLE_BITS_PER_SECOND);
-    let rate = rate.map_err(|error| error.to_string());
-    let testbed = match rate.and_then(|rate| super::testbed(2, Some(rate), 1500)) {
-        Ok(testbed) => testbed,
-        Err(reason) => return log.missing(name, &reason),
-    };
-    let course = Course {
-        setting,
-        testbed: Some(&testbed),
-        control,
-    };
-    for ours in [Path::Udp, Path::Xdp] {
-        let paths = [ours, Path::TcpNs];
-        let series = Series {
-            sizes: course.sizes(&WIRE_SIZES),
-            ..course.series(Shape::OneWay, &paths)
-        };
-        let rows = course.rows(name, &series, log);
-        worst(log, name, &rows, paths, RATE, OF_THE_WIRE);
-    }
-    log.down(testbed);
+    log.on_testbed(
+        name,
+        2,
+        Some(CABLE_BITS_PER_SECOND),
+        1500,
+        |testbed, log| {
+            let course = Course {
+                setting,
+                testbed: Some(testbed),
+                control,
+            };
+            for ours in [Path::Udp, Path::Xdp] {
+                let paths = [ours, Path::TcpNs];
+                let series = Series {
+                    sizes: course.sizes(&WIRE_SIZES),
+                    ..course.series(Shape::OneWay, &paths)
+                };
+                let rows = course.rows(name, &series, log);
+                worst(log, name, &rows, paths, RATE, OF_THE_WIRE);
+            }
+        },
+    );
 }
 
 /// What all measurements of a run share.
