@@ -53,6 +53,35 @@ def import_petsc():
     return PETSc
 
 
+def solver(PETSc, matrix, method, preconditioner):
+    ksp = PETSc.KSP().create()
+    ksp.setOperators(matrix)
+    ksp.setType(method)
+    ksp.getPC().setType(preconditioner)
+    return ksp
+
+
+def measure(PETSc, ksp, rhs, name, read_seconds=0.0):
+    """Solves, and prints the line. What is set up before is not in the time."""
+    matrix, _ = ksp.getOperators()
+    solution = matrix.createVecRight()
+    PETSc.COMM_WORLD.barrier()
+    start = time.perf_counter()
+    ksp.setUp()
+    ksp.solve(rhs, solution)
+    PETSc.COMM_WORLD.barrier()
+    seconds = time.perf_counter() - start
+    residual = rhs.duplicate()
+    matrix.mult(solution, residual)
+    residual.aypx(-1.0, rhs)
+    relative = residual.norm() / rhs.norm()
+    if PETSc.COMM_WORLD.getRank() == 0:
+        print(json.dumps({
+            "method": name, "seconds": seconds, "read_seconds": read_seconds,
+            "laps": ksp.getIterationNumber(), "residual": relative, "version": ".".join(map(str, PETSc.Sys.getVersion())),
+        }), flush=True)
+
+
 def solve(path, rhs_path, tolerance):
     PETSc = import_petsc()
     file = np.load(path, mmap_mode="r")
@@ -65,29 +94,12 @@ def solve(path, rhs_path, tolerance):
     rhs = matrix.createVecLeft()
     rhs.getArray()[:] = np.load(rhs_path)[first:last]
     for method in ("gmres", "richardson"):
-        ksp = PETSc.KSP().create()
-        ksp.setOperators(matrix)
-        ksp.setType(method)
-        ksp.getPC().setType("jacobi")
+        ksp = solver(PETSc, matrix, method, "jacobi")
         # PETSc stops on the preconditioned residual: for this system that is the true one to within a few percent.
         ksp.setTolerances(rtol=tolerance, max_it=RICHARDSON_LAPS_MAX)
         ksp.setFromOptions()
-        solution = matrix.createVecRight()
         ksp.setUp()
-        PETSc.COMM_WORLD.barrier()
-        start = time.perf_counter()
-        ksp.solve(rhs, solution)
-        PETSc.COMM_WORLD.barrier()
-        seconds = time.perf_counter() - start
-        residual = rhs.duplicate()
-        matrix.mult(solution, residual)
-        residual.aypx(-1.0, rhs)
-        relative = residual.norm() / rhs.norm()
-        if PETSc.COMM_WORLD.getRank() == 0:
-            print(json.dumps({
-                "method": method, "ranks": PETSc.COMM_WORLD.getSize(), "n": n, "seconds": seconds,
-                "laps": ksp.getIterationNumber(), "residual": relative, "version": ".".join(map(str, PETSc.Sys.getVersion())),
-            }), flush=True)
+        measure(PETSc, ksp, rhs, method)
 
 
 def sparse(path, rhs_path, tolerance):
@@ -99,31 +111,12 @@ def sparse(path, rhs_path, tolerance):
     PETSc.COMM_WORLD.barrier()
     read_seconds = time.perf_counter() - start
     for method, preconditioner in (("gmres", "jacobi"), ("gmres", "bjacobi"), ("cg", "bjacobi")):
-        PETSc.COMM_WORLD.barrier()
-        start = time.perf_counter()
-        ksp = PETSc.KSP().create()
-        ksp.setOperators(matrix)
-        ksp.setType(method)
-        ksp.getPC().setType(preconditioner)
+        ksp = solver(PETSc, matrix, method, preconditioner)
         if method == "gmres":
             ksp.setPCSide(PETSc.PC.Side.RIGHT)
         ksp.setNormType(PETSc.KSP.NormType.UNPRECONDITIONED)
         ksp.setTolerances(rtol=tolerance, max_it=SPARSE_ITERATIONS_MAX)
-        solution = matrix.createVecRight()
-        ksp.setUp()
-        ksp.solve(rhs, solution)
-        PETSc.COMM_WORLD.barrier()
-        seconds = time.perf_counter() - start
-        residual = rhs.duplicate()
-        matrix.mult(solution, residual)
-        residual.aypx(-1.0, rhs)
-        relative = residual.norm() / rhs.norm()
-        if PETSc.COMM_WORLD.getRank() == 0:
-            print(json.dumps({
-                "method": method + "+" + ("Jacobi" if preconditioner == "jacobi" else "block ILU"),
-                "ranks": PETSc.COMM_WORLD.getSize(), "n": matrix.getSize()[0], "seconds": seconds, "read_seconds": read_seconds,
-                "laps": ksp.getIterationNumber(), "residual": relative, "version": ".".join(map(str, PETSc.Sys.getVersion())),
-            }), flush=True)
+        measure(PETSc, ksp, rhs, method + "+" + ("Jacobi" if preconditioner == "jacobi" else "block ILU"), read_seconds)
         ksp.destroy()
 
 

@@ -197,9 +197,8 @@ fn here(
                 if let Err(error) = ours(args, command, &files, by, &mut ways)? {
                     lacks(&mut missing, "ours", &error);
                 }
-                let solved =
-                    (contest.petsc).solve_sparse(&files[0], &files[1], args.tol, processes.into());
-                match solved {
+                let both = (&*files[0], &*files[1]);
+                match (contest.petsc).run("sparse", both, args.tol, processes.into()) {
                     Ok(solved) => contest.note_theirs(&mut ways, solved, &of(processes)),
                     Err(error) => lacks(&mut missing, "PETSc", &error),
                 }

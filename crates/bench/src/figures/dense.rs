@@ -258,12 +258,8 @@ fn beside_petsc(
         let ranks = index + 1;
         let mut methods: Vec<(String, Vec<f64>, u64)> = Vec::new();
         for _ in 0..setting.rounds {
-            let solved = match petsc.solve(
-                &folder.join("A.npy"),
-                &folder.join("b.npy"),
-                TOLERANCE,
-                ranks,
-            ) {
+            let files = (&*folder.join("A.npy"), &*folder.join("b.npy"));
+            let solved = match petsc.run("solve", files, TOLERANCE, ranks) {
                 Ok(solved) => solved,
                 Err(error) => {
                     let name = format!("dense solve beside PETSc, {ranks} processes");
