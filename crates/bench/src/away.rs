@@ -9,17 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
-    Channel, Context, Delivery, Handler, LaunchSpec, NodeId, Options, ProgressBy, Security,
-    SendError, endpoint_from_env,
+    Context, Delivery, Handler, LaunchSpec, NodeId, Options, ProgressBy, Security,
+    endpoint_from_env,
 };
 
 use crate::exchange::ExchangeError;
 use crate::machine;
-use crate::processes::{self, watch};
+use crate::processes::{self, CONTROL, DATA, watch};
 use crate::serve::Task;
 
-const DATA: Channel = Channel::ordered(0);
-const REPORT: Channel = Channel::ordered(1);
 const SENDER: NodeId = NodeId(0);
 const RECEIVER: NodeId = NodeId(1);
 /// Time-out for connecting, and for other steps before the measurement.
@@ -151,7 +149,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
     let report = loop {
         watch(&mut launcher)?;
         match endpoint.recv(PATIENCE)? {
-            Some(message) if message.channel == REPORT => break message.body,
+            Some(message) if message.channel == CONTROL => break message.body,
             Some(_) => {}
             None => return Err(ExchangeError::Stalled),
         }
@@ -191,13 +189,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         arriving_us: laps.arriving_us,
         idle: idle(plan),
     };
-    endpoint.send(SENDER, REPORT, &serde_json::to_vec(&report)?)?;
-    match endpoint.flush(PATIENCE) {
-        Ok(_) | Err(SendError::MessagesLost { .. }) => {} // the sender has its report, and has left
-        Err(error) => return Err(error.into()),
-    }
-    let _ = endpoint.close(Duration::from_secs(1));
-    Ok(())
+    processes::report(endpoint, SENDER, &report)
 }
 
 /// Processor time, as part of a core, while the program makes no call and nothing happens.

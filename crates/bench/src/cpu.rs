@@ -9,26 +9,21 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
-    Channel, Context, Delivery, Handler, IdlePolicy, LaunchSpec, NodeId, Options, Security,
-    SendError, endpoint_from_env,
+    Context, Delivery, Handler, LaunchSpec, NodeId, Security, SendError, endpoint_from_env,
 };
 
 use crate::exchange::ExchangeError;
 use crate::limits::place::Place;
 use crate::limits::udp;
-use crate::processes::{self, watch};
+use crate::processes::{self, Arrivals, CONTROL, DATA, watch};
 use crate::serve::Task;
 use crate::stats::RoundTrips;
 use crate::{machine, stop};
 
 /// A message's bytes: as in the paper's other experiments.
 const SIZE: usize = 64;
-const DATA: Channel = Channel::ordered(1);
-const CONTROL: Channel = Channel::ordered(2);
 const RECEIVER: NodeId = NodeId(1);
 const GENERATOR: NodeId = NodeId(0);
-/// The receiver's report must come within this time.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A socket that waits looks so often whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
 /// Before anything is measured.
@@ -58,13 +53,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn options(&self) -> Options {
-        Options {
-            idle: processes::idle(self.waits == Waits::Spins),
-            ..Options::default()
-        }
-    }
-
     fn time(&self) -> Duration {
         Duration::from_millis(self.milliseconds)
     }
@@ -149,19 +137,8 @@ impl Count {
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cost, ExchangeError> {
     let mut launcher = processes::start(spec, &Task::Cpu(*plan), security)?;
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[0]))?;
-    #[derive(Default)]
-    struct Report(Option<Vec<u8>>);
-    impl Handler for Report {
-        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-            self.0 = Some(delivery.body.bytes().to_vec());
-        }
-    }
-    let mut report = Report::default();
-    let options = Options {
-        idle: IdlePolicy::Spin,
-        ..Options::default()
-    };
-    let mut endpoint = processes::meet(&mut launcher, options, security)?;
+    let mut arrivals = Arrivals::default();
+    let mut endpoint = processes::meet(&mut launcher, processes::options(true), security)?;
     let warm = Plan {
         milliseconds: WARM_UP.as_millis() as u64,
         ..*plan
@@ -180,27 +157,21 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cos
                     watch(&mut launcher)?;
                 }
             }
-            endpoint.poll(&mut report)?;
+            endpoint.poll(&mut arrivals)?;
             Ok(())
         })?;
     }
     endpoint.send(RECEIVER, CONTROL, b"end")?;
-    let waited = Instant::now();
-    while report.0.is_none() {
-        endpoint.poll_wait(&mut report, Duration::from_millis(10))?;
-        watch(&mut launcher)?;
-        if waited.elapsed() > PATIENCE {
-            return Err(ExchangeError::Stalled);
-        }
-    }
-    let cost = serde_json::from_slice(report.0.as_deref().unwrap_or_default())?;
+    let watch = &mut || watch(&mut launcher);
+    arrivals.poll_until(&mut endpoint, false, watch, |all| !all.reports.is_empty())?;
+    let cost = serde_json::from_slice(&arrivals.reports[0])?;
     let _ = endpoint.close(Duration::from_millis(100));
     Ok(cost)
 }
 
 /// The receiver, in the process that [`measure`] starts: until the generator leaves.
 pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
-    let mut endpoint = endpoint_from_env(plan.options())?;
+    let mut endpoint = endpoint_from_env(processes::options(plan.waits == Waits::Spins))?;
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[1]))?;
     #[derive(Default)]
     struct Receiver {

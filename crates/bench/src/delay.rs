@@ -85,13 +85,6 @@ impl Plan {
         }
     }
 
-    fn options(&self) -> Options {
-        Options {
-            idle: processes::idle(self.spin),
-            ..Options::default()
-        }
-    }
-
     fn cpu_of(&self, node: NodeId) -> Option<usize> {
         let cpus = machine::cpus();
         (self.spin).then(|| cpus.get(usize::from(node.0)).copied())?
@@ -216,13 +209,14 @@ struct State {
     dropped: u64,
 }
 
+/// Counts served messages, and keeps what a node says of its state, or that it is asked for.
 #[derive(Default)]
-struct Returns {
+struct Count {
     messages: u64,
     state: Option<Vec<u8>>,
 }
 
-impl Handler for Returns {
+impl Handler for Count {
     #[inline]
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         if delivery.channel == STATE {
@@ -244,11 +238,11 @@ pub fn measure(
     let options = Options {
         // What waits here is soon refused; the server's queue takes the answers to all that this one holds.
         send_queue_bytes: 256 << 10,
-        ..plan.options()
+        ..processes::options(plan.spin)
     };
     let mut endpoint = processes::meet(&mut launcher, options, security)?;
     let message = vec![0x5a; plan.size];
-    let mut returns = Returns::default();
+    let mut count = Count::default();
     let (mut offered, mut refused, mut bursts) = (0, 0, 0_u64);
     let burst_ns = plan.frame_ns() * BURST as f64;
     let begun = Instant::now();
@@ -257,7 +251,7 @@ pub fn measure(
         let due = Duration::from_nanos((bursts as f64 * burst_ns) as u64);
         // A line waits for nobody: what was not sent in its time is not sent later.
         while begun.elapsed() < due {
-            endpoint.poll(&mut returns)?;
+            endpoint.poll(&mut count)?;
         }
         endpoint.cork();
         for _ in 0..BURST {
@@ -277,7 +271,7 @@ pub fn measure(
     let mut generator = Generator {
         endpoint,
         launcher,
-        returns,
+        count,
     };
     // Those that came while the line carried messages, and in the end.
     let in_time = generator.came(plan)?;
@@ -307,12 +301,12 @@ pub fn measure(
 struct Generator {
     endpoint: Endpoint,
     launcher: Launcher,
-    returns: Returns,
+    count: Count,
 }
 
 impl Generator {
     fn poll(&mut self) -> Result<(), ExchangeError> {
-        (self.endpoint).poll_wait(&mut self.returns, Duration::from_millis(10))?;
+        (self.endpoint).poll_wait(&mut self.count, Duration::from_millis(10))?;
         watch(&mut self.launcher)
     }
 
@@ -320,7 +314,7 @@ impl Generator {
         let asked = Instant::now();
         self.endpoint.send(node, STATE, &[])?;
         loop {
-            if let Some(state) = self.returns.state.take() {
+            if let Some(state) = self.count.state.take() {
                 return Ok(serde_json::from_slice(&state)?);
             }
             if asked.elapsed() > DRAIN {
@@ -333,51 +327,29 @@ impl Generator {
     /// Served messages that came so far.
     fn came(&mut self, plan: &Plan) -> Result<u64, ExchangeError> {
         match plan.counter() {
-            GENERATOR => Ok(self.returns.messages),
+            GENERATOR => Ok(self.count.messages),
             counter => Ok(self.ask(counter)?.messages),
         }
     }
 }
 
-fn spend(time_ns: u64) {
-    let (begun, time) = (Instant::now(), Duration::from_nanos(time_ns));
-    while begun.elapsed() < time {
-        std::hint::spin_loop();
-    }
-}
-
 /// The server or the third node, in the process that [`measure`] starts: until the generator leaves.
 pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
-    let mut endpoint = endpoint_from_env(plan.options())?;
+    let mut endpoint = endpoint_from_env(processes::options(plan.spin))?;
     let dropped = Arc::new(AtomicU64::new(0));
     if endpoint.me() == SERVER {
         serve_messages(plan, &mut endpoint, Arc::clone(&dropped))?;
     }
     // After the executor: its workers take the other cores.
     let _pinned = processes::pin(plan.cpu_of(endpoint.me()))?;
-    #[derive(Default)]
-    struct Asked {
-        asked: bool,
-        messages: u64,
-    }
-    impl Handler for Asked {
-        #[inline]
-        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-            if delivery.channel == STATE {
-                self.asked = true;
-            } else {
-                self.messages += 1;
-            }
-        }
-    }
-    let mut asked = Asked::default();
+    let mut count = Count::default();
     while endpoint.ended_sessions(GENERATOR) == 0 {
         if plan.spin {
-            endpoint.poll(&mut asked)?;
+            endpoint.poll(&mut count)?;
         } else {
-            endpoint.poll_wait(&mut asked, Duration::from_millis(100))?;
+            endpoint.poll_wait(&mut count, Duration::from_millis(100))?;
         }
-        if std::mem::take(&mut asked.asked) {
+        if count.state.take().is_some() {
             let ExecutorState {
                 with_workers,
                 moves,
@@ -386,7 +358,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
             let state = State {
                 with_workers,
                 moves,
-                messages: asked.messages,
+                messages: count.messages,
                 dropped: dropped.load(Ordering::Relaxed),
             };
             endpoint.send(GENERATOR, STATE, &serde_json::to_vec(&state)?)?;
@@ -405,7 +377,7 @@ fn serve_messages(
     let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
         let is_burst = || count.fetch_add(1, Ordering::Relaxed) % BURST == BURST - 1;
         if delay_ns > 0 && (per == Per::Frame || is_burst()) {
-            spend(delay_ns);
+            processes::spend(Duration::from_nanos(delay_ns));
         }
         let answered = match counter {
             GENERATOR => answers.reply(request.body),

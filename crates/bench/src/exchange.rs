@@ -14,7 +14,7 @@ use tsumuji_node::{
 };
 
 use crate::ops::Sample;
-use crate::processes::{self, Arrivals, CONTROL, DATA, STALLED_AFTER, Watch, pin};
+use crate::processes::{self, Arrivals, DATA, STALLED_AFTER, Watch, pin};
 use crate::serve::Task;
 use crate::stats::{HalfRtt, RoundTrips};
 use crate::{machine, stop};
@@ -314,10 +314,7 @@ impl Runner {
             let awaited = self.arrivals.messages + 1;
             self.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
             if !self.pause.is_zero() {
-                let begin = Instant::now();
-                while begin.elapsed() < self.pause {
-                    std::hint::spin_loop();
-                }
+                processes::spend(self.pause);
             }
             self.endpoint.send(SENDER, DATA, message)?;
         }
@@ -453,15 +450,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
             (machine::process_cpu() - cpu, 1)
         }
     };
-    let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;
-    runner.endpoint.send(SENDER, CONTROL, &report)?;
-    match runner.endpoint.flush(Duration::from_secs(5)) {
-        // The sender has its report and has left: its last acknowledgement got lost.
-        Ok(_) | Err(SendError::MessagesLost { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let _ = runner.endpoint.close(Duration::from_secs(1));
-    Ok(())
+    processes::report(runner.endpoint, SENDER, &Side::new(cpu, crossed, plan.size))
 }
 
 #[cfg(test)]

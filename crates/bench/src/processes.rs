@@ -5,10 +5,11 @@
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
-    LinkSpec, NodeId, Options, Security,
+    LinkSpec, NodeId, Options, Security, SendError,
 };
 
 use crate::exchange::ExchangeError;
@@ -29,6 +30,9 @@ const MET_WITHIN: Duration = Duration::from_secs(15);
 const TURNS_PER_LOOK: u32 = 1 << 16;
 /// Longest wait for a message between two checks of the other processes.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// Longest wait until a report is acknowledged.
+const FLUSH_WAIT: Duration = Duration::from_secs(5);
 
 /// Checks whether the other processes still run.
 pub(crate) type Watch<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
@@ -105,6 +109,38 @@ pub(crate) fn idle(spins: bool) -> IdlePolicy {
     } else {
         IdlePolicy::Adaptive
     }
+}
+
+/// Options of an endpoint that waits so.
+pub(crate) fn options(spins: bool) -> Options {
+    Options {
+        idle: idle(spins),
+        ..Options::default()
+    }
+}
+
+/// Computes for so long.
+pub(crate) fn spend(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// Sends a report, and leaves.
+pub(crate) fn report(
+    mut endpoint: Endpoint,
+    to: NodeId,
+    report: &impl Serialize,
+) -> Result<(), ExchangeError> {
+    endpoint.send(to, CONTROL, &serde_json::to_vec(report)?)?;
+    match endpoint.flush(FLUSH_WAIT) {
+        // The other side has its report and has left: its last acknowledgement got lost.
+        Ok(_) | Err(SendError::MessagesLost { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let _ = endpoint.close(Duration::from_secs(1));
+    Ok(())
 }
 
 /// Counts arriving messages and keeps those that are needed.

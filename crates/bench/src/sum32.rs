@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
     Answers, Channel, ChannelOptions, Context, Delivery, Executor, ExecutorOptions, Handler,
-    LaunchSpec, NodeId, Options, Request, Security, endpoint_from_env,
+    LaunchSpec, NodeId, Request, Security, endpoint_from_env,
 };
 
 use crate::exchange::ExchangeError;
@@ -110,13 +110,6 @@ pub(crate) mod by_name {
 }
 
 impl Plan {
-    fn options(&self) -> Options {
-        Options {
-            idle: processes::idle(self.spin),
-            ..Options::default()
-        }
-    }
-
     fn cpu_of(&self, side: usize) -> Option<usize> {
         machine::two_cpus()
             .filter(|_| self.spin)
@@ -237,7 +230,7 @@ pub fn measure(
 ) -> Result<Rate, ExchangeError> {
     let mut launcher = processes::start(spec, &Task::Sum32(*plan), security)?;
     let _pinned = processes::pin(plan.cpu_of(0))?;
-    let mut endpoint = processes::meet(&mut launcher, plan.options(), security)?;
+    let mut endpoint = processes::meet(&mut launcher, processes::options(plan.spin), security)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
     let mut count = Count::new(plan, misses);
     let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
@@ -284,7 +277,7 @@ pub fn measure(
 
 /// The server, in the process that [`measure`] starts: until the client leaves.
 pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
-    let mut endpoint = endpoint_from_env(plan.options())?;
+    let mut endpoint = endpoint_from_env(processes::options(plan.spin))?;
     let (loops, data) = (plan.loops, WorkingSet::new(plan.working_set_bytes));
     let service = move |request: &Request<'_>, answers: &mut Answers<'_>| {
         data.touch();
@@ -303,11 +296,9 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     impl Handler for Nothing {
         fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
     }
-    let mut turns = 0_u32;
     while endpoint.ended_sessions(client) == 0 {
         if plan.spin {
             endpoint.poll(&mut Nothing)?;
-            turns = turns.wrapping_add(1);
         } else {
             endpoint.poll_wait(&mut Nothing, Duration::from_millis(100))?;
         }
