@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tsumuji_bench::thresholds::{self, Trial, Wishes};
 use tsumuji_bench::{exchange, machine};
 use tsumuji_collective::Table;
@@ -113,71 +112,29 @@ fn longest(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The file of a profile, before it is written.
-enum Place {
-    Ready(PendingFile),
-    /// Its folder is made with it, so that who interrupts the first measurement finds no empty one.
-    FolderMissing,
-}
-
-impl Place {
-    fn of(path: &Path) -> anyhow::Result<Self> {
-        match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
-                let above = folder.ancestors().find(|above| above.exists());
-                let above = above.unwrap_or(Path::new("."));
-                ensure!(
-                    above.is_dir(),
-                    "{}: cannot make the folder: {} is none",
-                    folder.display(),
-                    above.display()
-                );
-                let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-                rustix::fs::access(above, access)
-                    .map_err(std::io::Error::from)
-                    .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
-                Ok(Self::FolderMissing)
-            }
-            _ => Ok(Self::Ready(PendingFile::create(path)?)),
-        }
-    }
-
-    fn pending(self, path: &Path) -> anyhow::Result<PendingFile> {
-        match (self, path.parent()) {
-            (Self::Ready(pending), _) => Ok(pending),
-            (Self::FolderMissing, folder) => {
-                let folder = folder.unwrap_or(Path::new("."));
-                std::fs::create_dir_all(folder)
-                    .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
-                PendingFile::create(path)
-            }
-        }
-    }
-}
-
 /// Where the profile goes, and what it holds already.
 #[derive(Default)]
 struct Target {
     /// `None`: standard output.
-    file: Option<(PathBuf, Place)>,
+    file: Option<PathBuf>,
     contents: Contents,
 }
 
 impl Target {
     fn of(output: Option<&Path>, is_json: bool) -> anyhow::Result<Self> {
-        let (path, place) = match output {
+        let path = match output {
             Some(path) if path == Path::new("-") => return Ok(Self::default()),
-            Some(path) => (path.to_owned(), Place::Ready(PendingFile::create(path)?)),
+            Some(path) => path.to_owned(),
             // The object is the result; who wants a file names it.
             None if is_json => return Ok(Self::default()),
-            None => {
-                let path = Found::own_path().context(
-                    "neither HOME nor XDG_CONFIG_HOME tells where the profile goes; give --output",
-                )?;
-                let place = Place::of(&path)?;
-                (path, place)
-            }
+            None => Found::own_path().context(
+                "neither HOME nor XDG_CONFIG_HOME tells where the profile goes; give --output",
+            )?,
         };
+        // The folder of the user's own profile is made with it: an interrupt leaves no empty one.
+        if output.is_some() || path.parent().is_some_and(Path::exists) {
+            PendingFile::create(&path)?;
+        }
         let mut contents = Contents::default();
         if path.exists() {
             let profile = Profile::read(&path)?;
@@ -189,19 +146,9 @@ impl Target {
             }
         }
         Ok(Self {
-            file: Some((path, place)),
+            file: Some(path),
             contents,
         })
-    }
-}
-
-/// What was found, and all that was measured, for programs.
-struct Said(serde_json::Map<String, Value>);
-
-impl Said {
-    fn set(&mut self, name: &str, value: impl Serialize) -> anyhow::Result<()> {
-        self.0.insert(name.to_owned(), serde_json::to_value(value)?);
-        Ok(())
     }
 }
 
@@ -214,20 +161,19 @@ pub(crate) fn run(args: Args) -> Outcome {
         .stated(args.link.as_ref(), nodes.hosts.as_ref())?;
     let described = format!("machine: {}", machine::describe());
     eprintln!("{}", in_columns(&described));
-    let mut said = Said(serde_json::Map::new());
-    said.set("link", link_name(&nodes))?;
-    said.set("nodes", nodes.count)?;
+    // All that was found and measured, for programs.
+    let mut said = json!({ "link": link_name(&nodes), "nodes": nodes.count });
     let mut table = None;
     // First: until then an interrupt ends this process and its members at once.
     if args.only.contains(&Part::Collectives) {
         let (found, measured) = collectives::run(&nodes, &security, args.max_bytes, args.time)?;
-        said.set("table", &found)?;
-        said.set("measurements", &measured)?;
+        said["table"] = json!(found);
+        said["measurements"] = json!(measured);
         table = Some(found);
     }
     crate::bench::interruptible(|| {
         let tuning = tuned(&args, &nodes, &security, &target.contents, &mut said)?;
-        said.set("tuning", tuning)?;
+        said["tuning"] = json!(tuning);
         finish(target, (&link_name(&nodes), tuning, table), args.json, said)
     })
 }
@@ -238,7 +184,7 @@ fn tuned(
     nodes: &Nodes,
     security: &Security,
     present: &Contents,
-    said: &mut Said,
+    said: &mut Value,
 ) -> anyhow::Result<Option<Tuning>> {
     let progress = &mut |trial: &Trial| eprintln!("{}", line_of(trial));
     let rounds = args.rounds as usize;
@@ -273,8 +219,8 @@ fn tuned(
             choice.threshold, choice.value, choice.default
         );
     }
-    said.set("trials", trials)?;
-    said.set("choices", choices)?;
+    said["trials"] = json!(trials);
+    said["choices"] = json!(choices);
     Ok(tuning)
 }
 
@@ -282,33 +228,38 @@ fn finish(
     Target { file, mut contents }: Target,
     (link, tuning, table): (&str, Option<Tuning>, Option<Table>),
     is_json: bool,
-    mut said: Said,
+    mut said: Value,
 ) -> Outcome {
     contents.learn(link, tuning, table);
     let text = contents.to_toml();
-    if let Some((path, place)) = file {
-        let written = place
-            .pending(&path)
-            .and_then(|pending| pending.write(&text));
-        if let Err(error) = written {
+    if let Some(path) = file {
+        if let Err(error) = write(&path, &text) {
             // What was measured is worth more than its file.
             if !is_json {
                 output::print_text(&text);
                 return Err(error);
             }
-            said.set("error", format!("{error:#}"))?;
-            output::print_json(&Value::Object(said.0));
+            said["error"] = json!(format!("{error:#}"));
+            output::print_json(&said);
             return Ok(crate::fail(&format!("{error:#}"), crate::BAD_INPUT, false));
         }
         eprintln!("written: {}", path.display());
-        said.set("path", path)?;
+        said["path"] = json!(path.to_string_lossy());
     } else if !is_json {
         output::print_text(&text);
     }
     if is_json {
-        output::print_json(&Value::Object(said.0));
+        output::print_json(&said);
     }
     Ok(DONE)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+    }
+    PendingFile::create(path)?.write(text)
 }
 
 fn nodes_of(args: &Args) -> anyhow::Result<Nodes> {
