@@ -1,5 +1,7 @@
 //! Statistics of many samples: latency distributions, medians, spreads.
 
+use std::time::Instant;
+
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +36,16 @@ impl RoundTrips {
     #[inline]
     pub fn record(&mut self, round_trip_ns: u64) {
         self.0.saturating_record(round_trip_ns.max(1));
+    }
+
+    /// Adds the trip from `before` to now, which becomes `before`. The first `of` several does not count: it includes the start of the other thread.
+    #[inline]
+    pub(crate) fn record_since(&mut self, before: &mut Instant, turn: u64, of: u64) {
+        let now = Instant::now();
+        if turn > 0 || of == 1 {
+            self.record((now - *before).as_nanos() as u64);
+        }
+        *before = now;
     }
 
     /// How many were recorded.

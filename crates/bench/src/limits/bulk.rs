@@ -266,14 +266,11 @@ pub fn pingpong<L: Link + Send>(
     let lead = |end: &mut End<L>| {
         let mut trips = RoundTrips::default();
         for turn in 1..=iterations {
-            let before = Instant::now();
+            let mut before = Instant::now();
             end.send()?;
             end.link.flush()?;
             end.receive_until(end.frames_of(turn))?;
-            // The first trip includes the start of the other thread.
-            if turn > 1 || iterations == 1 {
-                trips.record(before.elapsed().as_nanos() as u64);
-            }
+            trips.record_since(&mut before, turn - 1, iterations);
         }
         Ok(trips.half())
     };

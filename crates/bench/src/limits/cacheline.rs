@@ -37,12 +37,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> HalfRtt {
                 while line.0.load(Ordering::Acquire) != answer {
                     relax(cpus);
                 }
-                let now = Instant::now();
-                // The first trip includes the start of the other thread.
-                if answer > 2 || last == 2 {
-                    trips.record((now - before).as_nanos() as u64);
-                }
-                before = now;
+                trips.record_since(&mut before, answer / 2 - 1, iterations);
             }
             trips.half()
         });

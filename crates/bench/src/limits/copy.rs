@@ -91,12 +91,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (Half
             for turn in 0..iterations {
                 put(&mut questions, &message, cpus);
                 take(&mut answered, &mut message, cpus);
-                let now = Instant::now();
-                // The first trip includes the start of the other thread.
-                if turn > 0 || iterations == 1 {
-                    trips.record((now - before).as_nanos() as u64);
-                }
-                before = now;
+                trips.record_since(&mut before, turn, iterations);
             }
             (trips.half(), clock.stop())
         });

@@ -133,12 +133,7 @@ pub(crate) fn pingpong_for(
                     if !whole {
                         return Err(ErrorKind::TimedOut.into());
                     }
-                    let now = Instant::now();
-                    // The first trip includes the start of the other thread.
-                    if turn > 0 || iterations == 1 {
-                        trips.record((now - before).as_nanos() as u64);
-                    }
-                    before = now;
+                    trips.record_since(&mut before, turn, iterations);
                 }
                 Ok(trips)
             };

@@ -92,16 +92,7 @@ fn send(
     }
 }
 
-/// Half-round-trip of `size` bytes, both sides spinning on a non-blocking socket.
-pub fn pingpong(
-    cpus: Option<[usize; 2]>,
-    size: usize,
-    iterations: u64,
-) -> Result<HalfRtt, UdpLimitError> {
-    pingpong_between(&Place::LOOPBACK, cpus, size, iterations)
-}
-
-/// [`pingpong`] between two hosts of this machine.
+/// Half-round-trip of `size` bytes between two places, both sides spinning on a non-blocking socket.
 pub(crate) fn pingpong_between(
     places: &[Place; 2],
     cpus: Option<[usize; 2]>,
@@ -159,12 +150,7 @@ pub(crate) fn pingpong_between(
                         }
                         relax(cpus);
                     }
-                    let now = Instant::now();
-                    // The first trip includes the start of the other thread.
-                    if turn > 0 || iterations == 1 {
-                        trips.record((now - before).as_nanos() as u64);
-                    }
-                    before = now;
+                    trips.record_since(&mut before, turn, iterations);
                 }
                 Ok(trips.half())
             };
@@ -323,10 +309,11 @@ mod tests {
     #[test]
     fn echoes() {
         for size in [0, 8, 1472, DATAGRAM_BYTES_MAX] {
-            assert!(pingpong(None, size, 10).unwrap().min > 0.0);
+            let half = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
+            assert!(half.min > 0.0);
         }
         assert!(matches!(
-            pingpong(None, DATAGRAM_BYTES_MAX + 1, 1),
+            pingpong_between(&Place::LOOPBACK, None, DATAGRAM_BYTES_MAX + 1, 1),
             Err(UdpLimitError::TooLarge { .. })
         ));
     }
