@@ -267,9 +267,7 @@ fn row(
 }
 
 fn cell(job: &Job, contender: &Contender<'_>, samples: Vec<Sample>, ours: &[f64]) -> Cell {
-    let median = |of: &dyn Fn(&Sample) -> f64| {
-        Rounds::of(&samples.iter().map(of).collect::<Vec<_>>()).median
-    };
+    let median = |of: &dyn Fn(&Sample) -> f64| Rounds::over(&samples, of).median;
     let sum = |of: fn(&Sample) -> Option<u64>| {
         samples
             .iter()
@@ -292,10 +290,7 @@ fn cell(job: &Job, contender: &Contender<'_>, samples: Vec<Sample>, ours: &[f64]
         receive_drops: sum(|one| one.receive_drops),
         retransmitted_frames: sum(|one| one.retransmitted_frames),
         ratio,
-        times_better: match job.op.better() {
-            Better::More => ratio,
-            Better::Less => 1.0 / ratio,
-        },
+        times_better: job.op.better().times(ratio),
     });
     Cell {
         name: contender.name.clone(),
@@ -324,10 +319,7 @@ impl Row {
             headlines(ours).unwrap_or_default(),
             headlines(other).unwrap_or_default(),
         );
-        match self.job.op.better() {
-            Better::More => ratio,
-            Better::Less => 1.0 / ratio,
-        }
+        self.job.op.better().times(ratio)
     }
 
     /// The job that was measured at this size.

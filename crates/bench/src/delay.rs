@@ -148,8 +148,7 @@ pub struct Setting {
 impl Setting {
     /// Sums up what was measured by this plan.
     pub fn of(plan: &Plan, rounds: Vec<Delayed>) -> Self {
-        let over =
-            |value: fn(&Delayed) -> f64| Rounds::of(&rounds.iter().map(value).collect::<Vec<_>>());
+        let over = |value: fn(&Delayed) -> f64| Rounds::over(&rounds, value);
         Self {
             size: plan.size,
             delay_ns: plan.delay_ns,

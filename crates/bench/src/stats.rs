@@ -97,6 +97,11 @@ impl Rounds {
         }
     }
 
+    /// Summary of one number of each.
+    pub fn over<T>(list: &[T], number: impl Fn(&T) -> f64) -> Self {
+        Self::of(&list.iter().map(number).collect::<Vec<_>>())
+    }
+
     /// Half of [`Rounds::spread_percent`] as tables show it; a dash for one round.
     pub fn half_spread(&self) -> String {
         if self.rounds > 1 {

@@ -15,20 +15,12 @@ pub enum Better {
     Less,
 }
 
-/// Something that is measured repeatedly.
-pub struct Contender<'a> {
-    /// Its name in tables.
-    pub name: String,
-    /// Makes one measurement; an error takes this contender out, with the reason.
-    pub run: Box<dyn FnMut() -> Result<f64, String> + 'a>,
-}
-
-impl<'a> Contender<'a> {
-    /// A contender with this measurement.
-    pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, String> + 'a) -> Self {
-        Self {
-            name: name.into(),
-            run: Box::new(run),
+impl Better {
+    /// How many times better a number is that is so many times another.
+    pub fn times(self, ratio: f64) -> f64 {
+        match self {
+            Self::More => ratio,
+            Self::Less => 1.0 / ratio,
         }
     }
 }
@@ -78,13 +70,16 @@ pub(crate) fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
     Rounds::of(&ratios).median
 }
 
-/// Runs all contenders `rounds` times in turn.
-pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Vec<Standing> {
-    let found = in_turn(rounds, contenders.len(), |one| (contenders[one].run)());
-    let names = contenders.iter().map(|contender| &contender.name);
-    names
-        .zip(found)
-        .map(|(name, found)| Standing::of(name, found))
+/// Measures the contenders of these names so many `rounds` in turn.
+pub fn alternate(
+    rounds: usize,
+    names: &[impl AsRef<str>],
+    measure: impl FnMut(usize) -> Result<f64, String>,
+) -> Vec<Standing> {
+    let found = in_turn(rounds, names.len(), measure);
+    let named = names.iter().zip(found);
+    named
+        .map(|(name, found)| Standing::of(name.as_ref(), found))
         .collect()
 }
 
@@ -113,32 +108,20 @@ pub fn in_turn<R>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
 
     /// Rounds interleave, and a contender that fails does not affect the others.
     #[test]
     fn takes_turns() {
-        let order = RefCell::new(String::new());
-        let step = |name: &'static str, value: f64, fails: bool| {
-            let order = &order;
-            Contender::new(name, move || {
-                order.borrow_mut().push_str(name);
-                if fails {
-                    Err("no such program".to_owned())
-                } else {
-                    Ok(value)
-                }
-            })
-        };
-        let standings = alternate(
-            3,
-            &mut [
-                step("a", 1.0, false),
-                step("b", 2.0, true),
-                step("c", 3.0, false),
-            ],
-        );
-        assert_eq!(*order.borrow(), "abcacac");
+        let mut order = String::new();
+        let names = ["a", "b", "c"];
+        let standings = alternate(3, &names, |one| {
+            order.push_str(names[one]);
+            match one {
+                1 => Err("no such program".to_owned()),
+                one => Ok(one as f64 + 1.0),
+            }
+        });
+        assert_eq!(order, "abcacac");
         assert_eq!(standings[0].median(), 1.0);
         assert!(standings[1].median().is_nan() && standings[1].result.is_err());
         assert_eq!(standings[2].result.as_ref().unwrap().rounds, 3);

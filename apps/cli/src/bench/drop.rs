@@ -86,9 +86,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         for (way, found) in ways.iter().zip(found) {
             match found {
                 Ok(list) => {
-                    let of = |part: fn(&Flooded) -> f64| {
-                        Rounds::of(&list.iter().map(part).collect::<Vec<_>>())
-                    };
+                    let of = |part: fn(&Flooded) -> f64| Rounds::over(&list, part);
                     let received = of(|one| one.received_per_second);
                     let [offered, dropped, busy] = [
                         of(|one| one.offered_per_second),

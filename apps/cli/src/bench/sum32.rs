@@ -11,7 +11,7 @@ use tsumuji_bench::misses::Misses;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::sum32::verdict::{self, Against, Verdict};
 use tsumuji_bench::sum32::{self, Plan, Rate, Tcp};
-use tsumuji_bench::versus::{Contender, Standing, alternate};
+use tsumuji_bench::versus::{Standing, alternate};
 use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
 
@@ -111,28 +111,24 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 working_set_bytes: args.working_set,
             };
             let (counted, cache) = (Counted::default(), cache.as_ref().ok());
-            let ours = args.executor.iter().map(|&executor| {
-                let (pair, plan, counted) = (&pair, plan(executor), &counted);
-                let name = sum32::ours(executor);
-                Contender::new(name.clone(), move || {
-                    let measured = sum32::measure(&plan, pair.spec(), &pair.security, cache);
-                    let rate = measured.map_err(|error| error.to_string())?;
-                    Ok(counted.take(&name, rate))
-                })
+            let ours = args.executor.iter().map(|&executor| sum32::ours(executor));
+            let tcp = Tcp::ALL.iter().filter(|_| with_tcp);
+            let names: Vec<String> = ours.chain(tcp.map(|how| how.name().to_owned())).collect();
+            let standings = alternate(args.rounds as usize, &names, |one| {
+                let rate = match args.executor.get(one) {
+                    Some(&executor) => {
+                        sum32::measure(&plan(executor), pair.spec(), &pair.security, cache)
+                            .map_err(|error| error.to_string())?
+                    }
+                    None => {
+                        let places = places.as_ref().ok_or("between other machines")?;
+                        let how = Tcp::ALL[one - args.executor.len()];
+                        sum32::tcp(&plan(Executor::RunToCompletion), how, places, cache)
+                            .map_err(|error| error.to_string())?
+                    }
+                };
+                Ok(counted.take(&names[one], rate))
             });
-            let tcp = Tcp::ALL.iter().filter(|_| with_tcp).map(|&how| {
-                let (places, plan) = (places.clone(), plan(Executor::RunToCompletion));
-                let counted = &counted;
-                Contender::new(how.name(), move || {
-                    let places = places.as_ref().ok_or("between other machines")?;
-                    let measured = sum32::tcp(&plan, how, places, cache);
-                    let rate = measured.map_err(|error| error.to_string())?;
-                    Ok(counted.take(how.name(), rate))
-                })
-            });
-            let mut contenders: Vec<_> = ours.chain(tcp).collect();
-            let standings = alternate(args.rounds as usize, &mut contenders);
-            drop(contenders);
             ensure!(!stop::is_wanted(), Interrupted);
             talk.say(&format!(
                 "{outstanding} on their way, {loops} loops: measured"

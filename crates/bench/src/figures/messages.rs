@@ -194,7 +194,7 @@ fn sweep(
 }
 
 fn median_of(points: &[Point]) -> Point {
-    let median = |of: fn(&Point) -> f64| Rounds::of(&points.iter().map(of).collect::<Vec<_>>());
+    let median = |of: fn(&Point) -> f64| Rounds::over(points, of);
     Point {
         size: points[0].size,
         bytes_per_second: median(|point| point.bytes_per_second).median,

@@ -12,7 +12,7 @@ use crate::stats::size_name;
 use crate::streams::{
     Measured, Part, Path, Plan, Row, SIZES, SIZES_OF_MANY, Series, Shape, congestion, measure,
 };
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::{Standing, alternate};
 
 /// Up to here the aggregate of many clients has the higher target.
 const MIDDLE_BYTES: usize = 8 << 10;
@@ -210,24 +210,25 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
             bytes: LARGE_BYTES,
             ..course.each(Shape::OneWay)
         };
-        Contender::new(path.name(), move || {
-            measure(course.setting.program.as_os_str(), &plan, course.testbed)
-                .map(|one| one.mbits)
-                .map_err(|error| error.to_string())
-        })
+        measure(course.setting.program.as_os_str(), &plan, course.testbed)
+            .map(|one| one.mbits)
+            .map_err(|error| error.to_string())
     };
     let copied = match course.setting.is_tried() {
         true => COPIED_BYTES >> 8,
         false => COPIED_BYTES,
     };
-    let copy = Contender::new("bare copy", || {
+    let copy = || {
         let messages = copied / LARGE_BYTES as u64;
         let copied = limits::copy::burst(machine::two_cpus(), LARGE_BYTES, messages);
         let rate = messages as f64 / copied.seconds;
         Ok(rate * LARGE_BYTES as f64 * 8e-6)
+    };
+    let paths = [Path::Carried, Path::TcpNs];
+    let names = [paths[0].name(), paths[1].name(), "bare copy"];
+    let standings = alternate(course.setting.rounds, &names, |one| {
+        paths.get(one).map_or_else(copy, |path| stream(*path))
     });
-    let mut contenders = [stream(Path::Carried), stream(Path::TcpNs), copy];
-    let standings = alternate(course.setting.rounds, &mut contenders);
     for (other, wanted) in [(1, STREAM), (2, STREAM_OF_A_COPY)] {
         let [ours, beside] = [0, other].map(|index| stands(&standings[index], RATE.0));
         let ratio = standings[0].ratio_to(&standings[other]);

@@ -9,7 +9,7 @@ use super::{Log, Setting, Wanted, micros};
 use crate::exchange::{Kind, Plan};
 use crate::stats::size_name;
 use crate::thresholds::{self, Wishes};
-use crate::versus::{Contender, alternate};
+use crate::versus::alternate;
 
 /// A profile makes nothing slower than by this factor.
 const SLOWEST: f64 = 1.03;
@@ -70,33 +70,21 @@ fn compare(
     tuning: Tuning,
     log: &mut Log<'_>,
 ) {
-    let plan = |tuning| {
-        let usual = Plan::new(kind, size);
-        let iterations = if setting.is_tried() {
-            usual.iterations.min(setting.round_trips)
-        } else {
-            LONGER * usual.iterations
-        };
-        Plan {
-            iterations,
-            spin: false, // as programs wait, and as the thresholds were measured
-            tuning: Some(tuning),
-            ..usual
-        }
+    let usual = Plan::new(kind, size);
+    let iterations = if setting.is_tried() {
+        usual.iterations.min(setting.round_trips)
+    } else {
+        LONGER * usual.iterations
     };
-    let contender = |name: &str, tuning| {
-        let plan = plan(tuning);
-        Contender::new(name, move || {
-            Ok(1e6 * thresholds::seconds(&ours(setting, link, &plan)?))
-        })
-    };
-    let standings = alternate(
-        setting.rounds,
-        &mut [
-            contender("tuned", tuning),
-            contender("defaults", Tuning::default()),
-        ],
-    );
+    let plans = [tuning, Tuning::default()].map(|tuning| Plan {
+        iterations,
+        spin: false, // as programs wait, and as the thresholds were measured
+        tuning: Some(tuning),
+        ..usual.clone()
+    });
+    let standings = alternate(setting.rounds, &["tuned", "defaults"], |one| {
+        Ok(1e6 * thresholds::seconds(&ours(setting, link, &plans[one])?))
+    });
     let name = match kind {
         Kind::Pingpong => "half round trip",
         Kind::Burst | Kind::Idle => "burst, a message",

@@ -99,7 +99,7 @@ impl Row {
     /// A number of one path over its rounds, if that path was measured.
     pub fn rounds(&self, path: Path, part: Part) -> Option<Rounds> {
         let (_, column) = self.paths.iter().find(|(other, _)| *other == path)?;
-        Some(Rounds::of(&column.iter().map(part).collect::<Vec<f64>>()))
+        Some(Rounds::over(column, part))
     }
 
     /// Its median.
