@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram};
+use tsumuji_node::{Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram, SendError};
 
 use crate::collective_state::CollectiveState;
 use crate::failure::Failure;
@@ -281,11 +281,19 @@ impl Node {
         } else {
             self.endpoint.try_send(to, SUCI_CHANNEL, block)
         };
-        use tsumuji_node::SendError;
-        if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = sent {
-            self.endpoint.reconnect(to)?; // for the next write
+        self.again_after_death(to, sent)
+    }
+
+    /// Passes an outcome on; if the peer is dead, tries it again for the next call.
+    pub(crate) fn again_after_death<T>(
+        &mut self,
+        to: NodeId,
+        outcome: Result<T, SendError>,
+    ) -> Result<T, Failure> {
+        if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = outcome {
+            self.endpoint.reconnect(to)?;
         }
-        Ok(sent?)
+        Ok(outcome?)
     }
 }
 

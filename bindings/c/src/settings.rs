@@ -44,8 +44,13 @@ impl Settings {
         let options = &mut self.options;
         let outcome = match name {
             "seed" => whole(value).map(|seed| options.seed = seed),
-            "incarnation" => number_of(value, 1, u32::MAX.into())
-                .map(|life| options.incarnation = Some(life as u32)), // within the bounds above
+            "incarnation" => match value.parse() {
+                Ok(incarnation @ 1..) => {
+                    options.incarnation = Some(incarnation);
+                    Ok(())
+                }
+                _ => Err(format!("accepted is a whole number, 1 to {}", u32::MAX)),
+            },
             "budget" => bytes(value).map(|bytes| options.budget_bytes = bytes),
             "message-limit" => bytes(value).map(|bytes| options.message_limit_bytes = bytes),
             "send-queue" => bytes(value).map(|bytes| options.send_queue_bytes = bytes),
@@ -112,14 +117,6 @@ fn whole(value: &str) -> Result<u64, String> {
     value
         .parse()
         .map_err(|_| "accepted is a whole number, 0 or more".to_owned())
-}
-
-fn number_of(value: &str, least: u64, most: u64) -> Result<u64, String> {
-    value
-        .parse()
-        .ok()
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("accepted is a whole number, {least} to {most}"))
 }
 
 /// A number of bytes: 1 or more.

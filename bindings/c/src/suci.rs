@@ -10,7 +10,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
+use tsumuji_node::{Flow, NodeId, Options, bootstrap::was_launched, endpoint_from_env};
 
 use crate::address_map::{AddressMap, Wanted};
 use crate::api::{count, number, read_pace};
@@ -24,7 +24,7 @@ use crate::objects;
 const ENV_LINK: &str = "TSUMUJI_LINK";
 
 /// Time that `datagram_close` waits for acknowledgements.
-const FAREWELL: Duration = Duration::from_secs(10);
+const FLUSH_WAIT: Duration = Duration::from_secs(10);
 
 /// An open socket, which reaches every id of the address database: its handle.
 #[repr(transparent)]
@@ -195,7 +195,7 @@ fn open_stated(
 /// and the link had failed).
 #[unsafe(no_mangle)]
 pub extern "C" fn datagram_close(sock: Handle) -> c_int {
-    let us = FAREWELL.as_micros() as i64;
+    let us = FLUSH_WAIT.as_micros() as i64;
     match crate::api::tsumuji_close(sock, us) {
         0 => 0,
         _ => -1,
@@ -314,7 +314,7 @@ pub extern "C" fn datagram_wait(
     yes(on(sock, |node| {
         let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
         let writable = node.endpoint.wait_window(to, 0, size, timeout);
-        again_after_death(node, to, writable).map(c_int::from)
+        node.again_after_death(to, writable).map(c_int::from)
     }))
 }
 
@@ -341,7 +341,7 @@ pub extern "C" fn datagram_retransmission(sock: Handle, id: c_int) -> c_int {
         let before = sent_again(node);
         node.endpoint.repair_now(to)?;
         let state = node.endpoint.wait_writable(to, 0, 0, Duration::ZERO);
-        match again_after_death(node, to, state) {
+        match node.again_after_death(to, state) {
             // Of a peer that is dead and tried again there is nothing more to tell.
             Err(failure) if failure.code != crate::api::TSUMUJI_EPEER => {
                 return Err(failure);
@@ -464,25 +464,13 @@ pub extern "C" fn datagram_handle(sock: Handle) -> *mut Tsumuji {
     sock.pointer()
 }
 
-/// The node of another id. A dead one is tried again by the caller, see `again_after_death`.
+/// The node of another id. A dead one is tried again by the caller, see `Node::again_after_death`.
 fn peer(node: &Node, id: c_int) -> Result<NodeId, Failure> {
     let peer = node.suci.ids.node(id)?;
     if peer == node.endpoint.me() || usize::from(peer.0) >= node.endpoint.members().len() {
         return Err(Failure::unknown(id));
     }
     Ok(peer)
-}
-
-/// Passes an outcome on; if the peer is dead, tries it again for the next call.
-fn again_after_death<T>(
-    node: &mut Node,
-    to: NodeId,
-    outcome: Result<T, SendError>,
-) -> Result<T, Failure> {
-    if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = outcome {
-        node.endpoint.reconnect(to)?;
-    }
-    Ok(outcome?)
 }
 
 fn length(len: c_int) -> Result<usize, Failure> {

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_node::{Bytes, Channel, DeliveryClass, Priority, SendId};
+use tsumuji_node::{Bytes, Channel, DeliveryClass, NodeId, Priority, SendId};
 
 use super::{answer, done, number, size};
 use crate::failure::Failure;
@@ -52,6 +52,23 @@ pub struct TsumujiMessage {
     pub channel: c_int,
     /// Number of a borrowed message, for tsumuji_release.
     pub borrow: u64,
+}
+
+impl TsumujiMessage {
+    pub(super) fn of(data: *const c_void, bytes: usize, from: NodeId, channel: Channel) -> Self {
+        Self {
+            data,
+            bytes,
+            from: from.0.into(),
+            channel: channel_number(channel),
+            borrow: 0,
+        }
+    }
+
+    /// Without its data, which were copied.
+    pub(super) fn copied(bytes: usize, from: NodeId, channel: Channel) -> Self {
+        Self::of(std::ptr::null(), bytes, from, channel)
+    }
 }
 
 /// The channel of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and an id (below TSUMUJI_CHANNEL_IDS), or a code below 0.
@@ -402,16 +419,8 @@ pub(super) unsafe fn receive(
             let message = node.recv_into(source, room, ffi::timeout(timeout_us))?;
             let bytes = message.body.len();
             ffi::copy_out(&message.body, buffer)?;
-            ffi::put_if_wanted(
-                about,
-                TsumujiMessage {
-                    data: std::ptr::null(),
-                    bytes,
-                    from: message.from.0.into(),
-                    channel: channel_number(message.channel),
-                    borrow: 0,
-                },
-            );
+            let it = TsumujiMessage::copied(bytes, message.from, message.channel);
+            ffi::put_if_wanted(about, it);
             node.endpoint.recycle(message);
             Ok(bytes)
         })
@@ -446,12 +455,10 @@ pub(super) unsafe fn borrow(
             }
             let source = source_of(node, source)?;
             let (borrow, borrowed) = node.borrow(source, ffi::timeout(timeout_us))?;
+            let data = borrowed.as_ptr().cast();
             let about = TsumujiMessage {
-                data: borrowed.as_ptr().cast(),
-                bytes: borrowed.len(),
-                from: borrowed.from().0.into(),
-                channel: channel_number(borrowed.channel()),
                 borrow,
+                ..TsumujiMessage::of(data, borrowed.len(), borrowed.from(), borrowed.channel())
             };
             ffi::put(message, "the place for the message", about)
         })

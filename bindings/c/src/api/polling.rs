@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Context, Datagram, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId};
 
-use super::messages::{channel_number, number_of};
+use super::messages::number_of;
 use super::{TsumujiDatagram, TsumujiMessage, TsumujiRemoteFlow, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
@@ -93,11 +93,8 @@ impl Handler for Callbacks {
         let bytes = body.bytes();
         let call = |borrow| {
             let message = TsumujiMessage {
-                data: bytes.as_ptr().cast(),
-                bytes: bytes.len(),
-                from: from.0.into(),
-                channel: channel_number(channel),
                 borrow,
+                ..TsumujiMessage::of(bytes.as_ptr().cast(), bytes.len(), from, channel)
             };
             // SAFETY: the program gave this function for such calls; its arguments live until it returns.
             unsafe { (self.message)(self.handler.context, &message) };

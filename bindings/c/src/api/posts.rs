@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use tsumuji_node::Arrived;
 
-use super::messages::{channel_number, read_channel_id, source_of};
+use super::messages::{read_channel_id, source_of};
 use super::{TsumujiMessage, answer, done, size};
 use crate::failure::Failure;
 use crate::ffi::{self, Output};
@@ -70,16 +70,7 @@ pub unsafe extern "C" fn tsumuji_unpost(
                     channel,
                     bytes,
                 } => {
-                    ffi::put_if_wanted(
-                        about,
-                        TsumujiMessage {
-                            data: std::ptr::null(),
-                            bytes,
-                            from: from.0.into(),
-                            channel: channel_number(channel),
-                            borrow: 0,
-                        },
-                    );
+                    ffi::put_if_wanted(about, TsumujiMessage::copied(bytes, from, channel));
                     Ok(bytes)
                 }
                 Arrived::TooLong { bytes, .. } => {
