@@ -20,7 +20,7 @@ use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output, security};
 /// Grace time of the remaining workers when a run has failed.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a node that leaves waits for acknowledgements.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// Grace time of workers that know of the end of a run, before they are told to end. Only on a very busy machine do they need it.
 const PARTING: Duration = Duration::from_secs(5);
 
@@ -190,12 +190,12 @@ impl Team<'_> {
         if let (Some(cluster), Some(id)) = (self.cluster, self.args.id) {
             let mut endpoint = self.open(cluster, id, stop)?;
             let result = judge(&mut endpoint, None);
-            let _ = endpoint.close(FAREWELL);
+            let _ = endpoint.close(FLUSH_WAIT);
             return Ok((result, None));
         }
         let (mut launcher, mut endpoint) = self.begin(interrupt)?;
         let result = judge(&mut endpoint, Some(&mut launcher));
-        let _ = endpoint.close(FAREWELL);
+        let _ = endpoint.close(FLUSH_WAIT);
         let failure = launcher.check();
         if is_whole(&result) {
             let exits = launcher.wait_all(PARTING);
@@ -356,6 +356,6 @@ fn served<E>(
     serve: impl FnOnce(&mut Endpoint) -> Result<(), E>,
 ) -> Result<(), E> {
     let result = serve(&mut endpoint);
-    let _ = endpoint.close(FAREWELL);
+    let _ = endpoint.close(FLUSH_WAIT);
     result
 }

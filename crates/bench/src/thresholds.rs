@@ -26,7 +26,7 @@ const EXCHANGES_MAX: u64 = 1_000_000;
 /// Lengths of messages that are shared, and either copied or read by reference.
 const SHARED: [usize; 6] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Lengths of messages that are either copied into the queue or lent.
-const LENT: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
+const BORROWED: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
 /// Sizes of frames, if the link has larger ones.
 const FRAMES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
 /// Frames taken in one turn.
@@ -109,7 +109,7 @@ pub fn find(
             &mut tuning.reference_bytes
         })?;
     } else {
-        search.boundary("borrow_bytes", Kind::Pingpong, &LENT, |tuning| {
+        search.boundary("borrow_bytes", Kind::Pingpong, &BORROWED, |tuning| {
             &mut tuning.borrow_bytes
         })?;
         let frames: Vec<usize> = FRAMES

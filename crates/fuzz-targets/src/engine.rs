@@ -16,9 +16,9 @@ const FRAMES_PER_STEP: usize = 5000;
 
 /// Keeps lengths of what the program has not released.
 #[derive(Default)]
-struct Inbox(Vec<usize>);
+struct Unreleased(Vec<usize>);
 
-impl Sink for Inbox {
+impl Sink for Unreleased {
     fn message(&mut self, delivery: Delivery<'_>) {
         self.0.push(delivery.body.bytes().len());
     }
@@ -50,18 +50,18 @@ fn engine_of(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -
 }
 
 /// As a link hands in what it copies where it belongs, if that is known.
-fn take(now: Instant, victim: &mut Engine, frame: &[u8], inbox: &mut Inbox) {
-    victim.foresee(now, frame, frame.len(), inbox);
+fn take(now: Instant, victim: &mut Engine, frame: &[u8], unreleased: &mut Unreleased) {
+    victim.foresee(now, frame, frame.len(), unreleased);
     if let Some(placement) = victim.placement() {
         let (head, body) = frame.split_at(placement.head_bytes.min(frame.len()));
         if body.len() <= placement.body_bytes.min(placement.place.len()) {
             placement.place[..body.len()].copy_from_slice(body);
             if victim.is_expected(0, head, body.len()) {
-                return victim.handle_placed(now, head, body.len(), inbox);
+                return victim.handle_placed(now, head, body.len(), unreleased);
             }
         }
     }
-    victim.handle_frame(now, frame, inbox);
+    victim.handle_frame(now, frame, unreleased);
 }
 
 /// What `from` has to write, handed to `each`.
@@ -93,13 +93,13 @@ pub fn engine(input: &[u8]) {
     let ring_bytes = if first & 4 == 0 { 0 } else { 512 };
     let new = |me| engine_of(me, now, congestion, ring_bytes);
     let (mut victim, mut peer) = (new(0), new(1));
-    let mut inbox = Inbox::default();
+    let mut unreleased = Unreleased::default();
     for _ in 0..4 {
         drain(now, &mut victim, |frame| {
-            peer.handle_frame(now, frame, &mut Inbox::default())
+            peer.handle_frame(now, frame, &mut Unreleased::default())
         });
         drain(now, &mut peer, |frame| {
-            victim.handle_frame(now, frame, &mut Inbox::default())
+            victim.handle_frame(now, frame, &mut Unreleased::default())
         });
     }
     assert!(victim.is_up(NodeId(1)) && peer.is_up(NodeId(0)));
@@ -147,12 +147,12 @@ pub fn engine(input: &[u8]) {
             }
             1 => victim.handle_timeout(now),
             2 => {
-                for length in inbox.0.drain(..) {
+                for length in unreleased.0.drain(..) {
                     victim.release(NodeId(1), length);
                 }
                 let _ = victim.recall(NodeId(1), Channel::ordered(9), 0);
             }
-            3 => victim.handle_frame(now, bytes, &mut inbox),
+            3 => victim.handle_frame(now, bytes, &mut unreleased),
             _ => {
                 let mut frame = bytes.to_vec();
                 if let Some(header) = frame.get_mut(..12) {
@@ -162,13 +162,13 @@ pub fn engine(input: &[u8]) {
                     header[8..12].copy_from_slice(&session);
                 }
                 if first & 8 == 0 {
-                    victim.handle_frame(now, &frame, &mut inbox);
+                    victim.handle_frame(now, &frame, &mut unreleased);
                 } else {
-                    take(now, &mut victim, &frame, &mut inbox);
+                    take(now, &mut victim, &frame, &mut unreleased);
                 }
             }
         }
-        let held: usize = inbox.0.iter().sum();
+        let held: usize = unreleased.0.iter().sum();
         // R-30; and R-78.
         let exceeding = match congestion {
             Congestion::Credit => 2,

@@ -70,7 +70,7 @@ pub(super) struct Args {
 /// Longest time of one run between hosts, of ours or of all of PETSc's methods.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// One of ours that was asked to end is killed after so long.
-const FAREWELL_SECONDS: &str = "20";
+const KILL_AFTER_SECONDS: &str = "20";
 
 /// One way of solving, and what it took in each round.
 struct Way {
@@ -248,7 +248,7 @@ fn between(
                     // It ends itself when the time is over, and tells how far it came. One signal only: a second one would end it at once.
                     let mut command = Command::new("timeout");
                     command.args(["--foreground", "--preserve-status"]);
-                    command.args(["--kill-after", FAREWELL_SECONDS]);
+                    command.args(["--kill-after", KILL_AFTER_SECONDS]);
                     command.arg(PATIENCE.as_secs().to_string());
                     command.arg(std::env::current_exe()?);
                     command.args(["solve", "--open", "--link", &args.link.to_string()]);

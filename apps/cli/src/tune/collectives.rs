@@ -15,7 +15,7 @@ use crate::{Outcome, hosts, team};
 /// Grace time of members when the measurement is over, and again once they are told to end.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the last acknowledgements may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// What `tune` starts. Not for people.
 #[derive(Debug, clap::Args)]
@@ -84,7 +84,7 @@ pub(super) fn run(
             one.seconds * 1e6
         );
     });
-    let _ = endpoint.close(FAREWELL);
+    let _ = endpoint.close(FLUSH_WAIT);
     if measured.is_ok() {
         launcher.wait_all(GRACE); // they close their sessions, as we did
     }

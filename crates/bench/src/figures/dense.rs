@@ -98,11 +98,11 @@ pub(super) fn dense(setting: &Setting, log: &mut Log<'_>) {
     };
     let folder = folder.path();
     let cores = machine::cpus().len().min(2);
-    let turns = turns(setting, folder, cores, log);
-    speed_up(&turns, log);
-    let iterate: Vec<f64> = turns
+    let all = iterations(setting, folder, cores, log);
+    speed_up(&all, log);
+    let iterate: Vec<f64> = all
         .iter()
-        .map(|turn| Rounds::of(&turn.seconds).median)
+        .map(|one| Rounds::of(&one.seconds).median)
         .collect();
     laps_and_loss(setting, folder, cores, log);
     beside_petsc(setting, folder, &petsc, &iterate, log);
@@ -110,7 +110,7 @@ pub(super) fn dense(setting: &Setting, log: &mut Log<'_>) {
 
 /// Results of a number of workers, round by round.
 #[derive(Default)]
-struct Turn {
+struct Iterations {
     /// Seconds of the iteration.
     seconds: Vec<f64>,
     /// GB of A read per second during the iteration.
@@ -121,13 +121,18 @@ struct Turn {
 
 /// Iterations with 1 worker to `cores` workers, in turn, each with the memory bandwidth of the same moment: on a shared machine memory is faster at
 /// some times than at others.
-fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> Vec<Turn> {
+fn iterations(
+    setting: &Setting,
+    folder: &Path,
+    cores: usize,
+    log: &mut Log<'_>,
+) -> Vec<Iterations> {
     let bandwidth = Bandwidth::new(cores, BYTES_PER_CORE);
     let matrix_bytes = (setting.n * setting.n * size_of::<f64>()) as f64;
-    let mut turns: Vec<Turn> = (0..cores).map(|_| Turn::default()).collect();
+    let mut all: Vec<Iterations> = (0..cores).map(|_| Iterations::default()).collect();
     let mut failure = None;
     for _ in 0..setting.rounds {
-        for (index, turn) in turns.iter_mut().enumerate() {
+        for (index, one) in all.iter_mut().enumerate() {
             let options = asynchronous(index + 1);
             let measured = stop::check().map_err(|wanted| wanted.to_string());
             let measured = measured.and_then(|()| {
@@ -136,17 +141,17 @@ fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> V
             });
             match measured {
                 Ok((limit, run)) => {
-                    turn.limits.push(limit);
-                    turn.rates
+                    one.limits.push(limit);
+                    one.rates
                         .push(run.laps_mean() * matrix_bytes / run.iterate / 1e9);
-                    turn.seconds.push(run.iterate);
+                    one.seconds.push(run.iterate);
                 }
                 Err(reason) => failure = Some(reason),
             }
         }
     }
-    for (index, turn) in turns.iter().enumerate() {
-        let (limit, rate) = (Rounds::of(&turn.limits), Rounds::of(&turn.rates));
+    for (index, one) in all.iter().enumerate() {
+        let (limit, rate) = (Rounds::of(&one.limits), Rounds::of(&one.rates));
         let ours = failure.as_ref().map_or_else(
             || {
                 format!(
@@ -167,17 +172,17 @@ fn turns(setting: &Setting, folder: &Path, cores: usize, log: &mut Log<'_>) -> V
             index + 1,
             if index == 0 { "" } else { "s" }
         );
-        let ratio = median_ratio(&turn.rates, &turn.limits);
+        let ratio = median_ratio(&one.rates, &one.limits);
         log.add(name, ours, beside, ratio, Wanted::AtLeast(0.90));
     }
-    turns
+    all
 }
 
 /// Two workers compared with one, and with the memory bandwidth of two cores.
-fn speed_up(turns: &[Turn], log: &mut Log<'_>) {
-    let [one, two] = turns else { return };
+fn speed_up(all: &[Iterations], log: &mut Log<'_>) {
+    let [one, two] = all else { return };
     let ratio = median_ratio(&one.seconds, &two.seconds);
-    let medians = [one, two].map(|turn| Rounds::of(&turn.seconds).median);
+    let medians = [one, two].map(|one| Rounds::of(&one.seconds).median);
     log.add(
         "async, 2 workers to 1, iteration",
         format!("{:.3} s -> {:.3} s", medians[0], medians[1]),

@@ -101,10 +101,10 @@ impl Mpi {
     /// Measures once.
     pub fn measure(&self, transport: Transport<'_>, job: &Job) -> Result<Sample, PeerError> {
         let cores = machine::cpus();
-        let crowded = job.nodes > cores.len();
+        let oversubscribed = job.nodes > cores.len();
         let folder = self.folder.path();
-        let mut words = launch(self.library, folder, transport, job.nodes, crowded)?;
-        words.push(if crowded {
+        let mut words = launch(self.library, folder, transport, job.nodes, oversubscribed)?;
+        words.push(if oversubscribed {
             self.yielding.clone().into()
         } else {
             self.program.clone().into()
@@ -114,7 +114,7 @@ impl Mpi {
             job.iterations.to_string().into(),
             job.size.to_string().into(),
         ]);
-        if !crowded {
+        if !oversubscribed {
             let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
             words.push(cores.join(",").into());
         }
@@ -154,7 +154,7 @@ pub(super) fn launch(
     folder: &Path,
     transport: Transport<'_>,
     ranks: usize,
-    crowded: bool,
+    oversubscribed: bool,
 ) -> Result<Vec<OsString>, PeerError> {
     let mut words: Vec<OsString> = Vec::new();
     let add = |words: &mut Vec<OsString>, line: &str| {
@@ -185,7 +185,7 @@ pub(super) fn launch(
                 None => "--mca btl vader,self".to_owned(),
             };
             add(&mut words, &line);
-            if crowded {
+            if oversubscribed {
                 add(&mut words, "--mca mpi_yield_when_idle 1");
             }
             if let Some((agent, places)) = &agent {
