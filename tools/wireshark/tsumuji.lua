@@ -170,7 +170,7 @@ local e = {
 }
 tsumuji.experts = { e.damaged, e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.nack, e.reset }
 
--- Each kind's flags: field and bit.
+-- Each kind's flags: field and bit, most telling first; the info column has their names.
 local FLAGS = {
     [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_direct", 32 }, { "flag_bundle", 64 }, { "flag_sealed", 128 } },
     [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_takes_direct", 64 }, { "flag_sealed", 128 } },
@@ -183,13 +183,6 @@ local FLAGS = {
     [ADMISSION] = { { "flag_final", 1 }, { "flag_sealed", 128 } },
 }
 local ONLY_SEALED = { { "flag_sealed", 128 } }
-
--- Names for the info column, most telling first.
-local FLAG_WORDS = {
-    flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_nack = "NACK",
-    flag_suci = "SUCI", flag_direct = "DIRECT", flag_takes_direct = "TAKES_DIRECT", flag_bundle = "BUNDLE", flag_sealed = "SEALED",
-    flag_final = "FINAL", flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
-}
 
 -- Envelopes and handshakes: their flags are others, or none.
 local function is_seal(kind)
@@ -218,7 +211,7 @@ local function add_flags(frame)
     for _, flag in ipairs(known) do
         tree:add(f[flag[1]], tvb(1, 1))
         if has_bit(flags, flag[2]) then
-            words[#words + 1] = FLAG_WORDS[flag[1]]
+            words[#words + 1] = flag[1]:sub(#"flag_" + 1):upper()
             rest = rest - flag[2]
         end
     end

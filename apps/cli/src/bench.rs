@@ -20,11 +20,12 @@ pub(crate) use sizes::size;
 
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use tsumuji_bench::exchange::Kind;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stop;
 use tsumuji_bench::streams::Shape;
+use tsumuji_testbed::Fraction;
 
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::{DONE, Outcome};
@@ -169,6 +170,13 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("accepted are 0.01 to 60 seconds".to_owned()),
     }
+}
+
+fn check_losses(losses: &[Fraction]) -> anyhow::Result<()> {
+    for Fraction(loss) in losses {
+        ensure!(*loss <= 0.5, "--loss {loss}: at most 50 % are measured");
+    }
+    Ok(())
 }
 
 /// Runs the command.

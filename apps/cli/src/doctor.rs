@@ -3,7 +3,6 @@
 //! Links are really tried: a frame must arrive. Nothing is changed; every remedy is a command for the user to run.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -129,18 +128,6 @@ fn links() -> Vec<LinkReport> {
     ]
 }
 
-/// First line of a small kernel file.
-fn line_of(path: &str) -> Option<String> {
-    Some(
-        fs::read_to_string(path)
-            .ok()?
-            .lines()
-            .next()?
-            .trim()
-            .to_owned(),
-    )
-}
-
 fn hints(virtual_machine: bool) -> Vec<Hint> {
     let mut hints = Vec::new();
     let cores = machine::cpus().len();
@@ -154,8 +141,9 @@ fn hints(virtual_machine: bool) -> Vec<Hint> {
             None,
         )
     });
-    let clock = line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-        .unwrap_or_else(|| "-".to_owned());
+    let clock =
+        machine::line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+            .unwrap_or_else(|| "-".to_owned());
     hints.push(match clock.as_str() {
         "tsc" | "kvm-clock" | "arch_sys_counter" => Hint::fine("clocksource", clock),
         _ => Hint::costly(
@@ -166,12 +154,12 @@ fn hints(virtual_machine: bool) -> Vec<Hint> {
         ),
     });
     hints.extend(halt_poll_hint(
-        line_of(HALT_POLL).as_deref(),
+        machine::line_of(HALT_POLL).as_deref(),
         virtual_machine,
     ));
     for (name, path) in BUFFER_LIMITS {
         hints.extend(
-            line_of(path)
+            machine::line_of(path)
                 .and_then(|line| line.parse().ok())
                 .map(|bytes| buffer_hint(name, bytes)),
         );

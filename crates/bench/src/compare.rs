@@ -420,7 +420,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The columns of [`Comparison::csv`].
+/// The columns of [`Comparison::csv`]; most have the names of [`Numbers`].
 const CSV_HEAD: &str = "operation,nodes,size_bytes,contender,rounds,unit,median,min,max,bytes_per_second,\
                         bytes_per_second_and_node,cpu_us_per_message,cpu_us_per_kb,p99_us,p999_us,receive_drops,\
                         retransmitted_frames,times_better,failure";
@@ -429,44 +429,22 @@ impl Comparison {
     /// One line for each size and contender, under a head line; unknown numbers are empty.
     pub fn csv(&self) -> String {
         let mut text = format!("{CSV_HEAD}\n");
-        let known = |value: f64| {
-            if value.is_finite() {
-                value.to_string()
-            } else {
-                String::new()
-            }
-        };
-        let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
         for row in &self.results {
             for cell in &row.contenders {
-                let start = [
-                    self.kind.to_string(),
-                    self.nodes.to_string(),
-                    row.size.to_string(),
-                    quoted(&cell.name),
-                ];
-                let middle = match &cell.numbers {
-                    None => vec![String::new(); 14],
-                    Some(numbers) => vec![
-                        numbers.headline.rounds.to_string(),
-                        self.unit.to_owned(),
-                        known(numbers.headline.median),
-                        known(numbers.headline.min),
-                        known(numbers.headline.max),
-                        known(numbers.bytes_per_second),
-                        known(numbers.bytes_per_second_and_node),
-                        known(numbers.cpu_us_per_message),
-                        known(numbers.cpu_us_per_kb.unwrap_or(f64::NAN)),
-                        known(numbers.p99_us.unwrap_or(f64::NAN)),
-                        known(numbers.p999_us.unwrap_or(f64::NAN)),
-                        count(numbers.receive_drops),
-                        count(numbers.retransmitted_frames),
-                        known(numbers.times_better),
-                    ],
+                let numbers = serde_json::to_value(cell.numbers).unwrap_or_default();
+                let field = |column: &str| match column {
+                    "operation" => self.kind.to_string(),
+                    "nodes" => self.nodes.to_string(),
+                    "size_bytes" => row.size.to_string(),
+                    "contender" => quoted(&cell.name),
+                    "unit" if cell.numbers.is_some() => self.unit.to_owned(),
+                    "failure" => quoted(cell.failure.as_deref().unwrap_or_default()),
+                    name => {
+                        (numbers[name].as_f64()).map_or_else(String::new, |one| one.to_string())
+                    }
                 };
-                let failure = quoted(cell.failure.as_deref().unwrap_or_default());
-                let fields = start.into_iter().chain(middle).chain([failure]);
-                let _ = writeln!(text, "{}", fields.collect::<Vec<_>>().join(","));
+                let fields: Vec<String> = CSV_HEAD.split(',').map(field).collect();
+                let _ = writeln!(text, "{}", fields.join(","));
             }
         }
         text

@@ -4,6 +4,7 @@
 //! Called by `tsumuji bench loss` and by the figures. The frames are dropped where the switch sends them to a host, for any kind of receiver (see
 //! `tsumuji_testbed`).
 
+use std::io;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -89,6 +90,9 @@ pub fn run(
         job(Op::Gather, BLOCK_BYTES, blocks),
         job(Op::Pingpong, SMALL_BYTES, plan.trips),
     ];
+    let names: Vec<String> = (ours.iter().map(Ours::name))
+        .chain(["TCP".to_owned()])
+        .collect();
     let mut lines = Vec::new();
     say(
         "  loss  who               seconds   +-%      MB/s  half round trip us: p50       p99.9   +-%",
@@ -101,19 +105,18 @@ pub fn run(
         testbed
             .impair(&[0, 1], impairment)
             .map_err(|error| error.to_string())?;
-        let contenders = ours.iter().map(Who::Ours).chain([Who::Tcp(pair)]);
-        let turns: Vec<_> = contenders
-            .flat_map(|who| jobs.map(|job| (who, job)))
-            .collect();
-        let found = in_turn(plan.rounds, turns.len(), |turn| {
-            let (who, job) = &turns[turn];
-            who.measure(job)
+        let found = in_turn(plan.rounds, jobs.len() * names.len(), |turn| {
+            let job = &jobs[turn % jobs.len()];
+            match ours.get(turn / jobs.len()) {
+                Some(ours) => ours.measure(job),
+                None => beside(pair, job).map_err(|error| error.to_string()),
+            }
         });
         if stop::is_wanted() {
             return Err(stop::REASON.to_owned());
         }
-        for (turns, found) in turns.chunks_exact(2).zip(found.chunks_exact(2)) {
-            let line = turns[0].0.line(loss, found);
+        for (name, found) in names.iter().zip(found.chunks_exact(jobs.len())) {
+            let line = line(name.clone(), loss, found);
             say(&text(&line, plan.bytes));
             lines.push(line);
         }
@@ -144,51 +147,36 @@ fn text(line: &Line, bytes: usize) -> String {
     text
 }
 
-#[derive(Clone, Copy)]
-enum Who<'a> {
-    Ours(&'a Ours),
-    Tcp(&'a [Place; 2]),
+/// The same by TCP.
+fn beside(pair: &[Place; 2], job: &Job) -> io::Result<Sample> {
+    if job.op == Op::Gather {
+        return tcp::gather_between(pair, job.size, job.iterations);
+    }
+    let (cpus, limit) = (machine::two_cpus(), Some(TRIPS_WITHIN));
+    let trips = tcp::pingpong_for(pair, cpus, job.size, job.iterations, limit)?;
+    Ok(Sample {
+        half_rtt_us: Some(trips.half()),
+        ..Sample::new(Duration::ZERO, Duration::ZERO)
+    })
 }
 
-impl Who<'_> {
-    fn measure(self, job: &Job) -> Result<Sample, String> {
-        let measured = match (self, job.op) {
-            (Self::Ours(ours), _) => return ours.measure(job),
-            (Self::Tcp(pair), Op::Gather) => tcp::gather_between(pair, job.size, job.iterations),
-            (Self::Tcp(pair), _) => {
-                let (cpus, limit) = (machine::two_cpus(), Some(TRIPS_WITHIN));
-                let trips = tcp::pingpong_for(pair, cpus, job.size, job.iterations, limit);
-                trips.map(|trips| Sample {
-                    half_rtt_us: Some(trips.half()),
-                    ..Sample::new(Duration::ZERO, Duration::ZERO)
-                })
-            }
-        };
-        measured.map_err(|error| error.to_string())
-    }
-
-    /// `found`: of the transfer and of the small messages, round by round.
-    fn line(self, loss: f64, found: &[Result<Vec<Sample>, String>]) -> Line {
-        let of = |part: usize, number: fn(&Sample) -> f64| {
-            let samples = found[part].as_ref().map_err(Clone::clone)?;
-            let numbers: Vec<f64> = samples.iter().map(number).collect();
-            Ok(Rounds::of(&numbers))
-        };
-        Line {
-            name: match self {
-                Self::Ours(ours) => ours.name(),
-                Self::Tcp(_) => "TCP".to_owned(),
-            },
-            loss,
-            seconds: of(0, |sample| sample.seconds),
-            p999_us: of(1, |sample| {
-                sample.half_rtt_us.map_or(f64::NAN, |half| half.p999)
-            }),
-            p50_us: of(1, |sample| {
-                sample.half_rtt_us.map_or(f64::NAN, |half| half.p50)
-            })
-            .map_or(f64::NAN, |rounds| rounds.median),
-        }
+/// `found`: of the transfer and of the small messages, round by round.
+fn line(name: String, loss: f64, found: &[Result<Vec<Sample>, String>]) -> Line {
+    let of = |part: usize, number: fn(&Sample) -> f64| {
+        let samples = found[part].as_ref().map_err(Clone::clone)?;
+        Ok(Rounds::over(samples, number))
+    };
+    Line {
+        name,
+        loss,
+        seconds: of(0, |sample| sample.seconds),
+        p999_us: of(1, |sample| {
+            sample.half_rtt_us.map_or(f64::NAN, |half| half.p999)
+        }),
+        p50_us: of(1, |sample| {
+            sample.half_rtt_us.map_or(f64::NAN, |half| half.p50)
+        })
+        .map_or(f64::NAN, |rounds| rounds.median),
     }
 }
 

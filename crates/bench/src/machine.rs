@@ -29,16 +29,18 @@ pub struct Machine {
     pub tsumuji: &'static str,
 }
 
-/// First line of a small kernel file, or a dash.
-fn line_of(path: &str) -> String {
-    fs::read_to_string(path)
-        .ok()
-        .and_then(|text| text.lines().next().map(str::to_owned))
-        .unwrap_or_else(|| "-".to_owned())
+/// First line of a small kernel file.
+pub fn line_of(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.lines().next()?.trim().to_owned())
 }
+
+/// The kernel's source of time.
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 /// Describes this machine.
 pub fn describe() -> Machine {
+    let line_or_dash = |path| line_of(path).unwrap_or_else(|| "-".to_owned());
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo.lines().find_map(|line| {
         line.strip_prefix("model name")?
@@ -57,12 +59,10 @@ pub fn describe() -> Machine {
         cpu: cpu.unwrap_or_else(|| "-".to_owned()),
         cores: cpus().len(),
         memory_bytes: kib.unwrap_or(0) * 1024,
-        kernel: line_of("/proc/sys/kernel/osrelease"),
-        clocksource: line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        kernel: line_or_dash("/proc/sys/kernel/osrelease"),
+        clocksource: line_or_dash(CLOCKSOURCE),
         load_1min: line_of("/proc/loadavg")
-            .split(' ')
-            .next()
-            .and_then(|load| load.parse().ok())
+            .and_then(|line| line.split(' ').next()?.parse().ok())
             .unwrap_or(f64::NAN),
         virtual_machine: cpuinfo.lines().any(|line| {
             line.starts_with("flags") && line.split(' ').any(|flag| flag == "hypervisor")

@@ -49,13 +49,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             "--link shm: shared memory loses nothing; use udp, packet or xdp"
         );
     }
-    for loss in &args.loss {
-        ensure!(
-            loss.0 <= 0.5,
-            "--loss {}: at most 50 % are measured",
-            loss.0
-        );
-    }
+    super::check_losses(&args.loss)?;
     let program = std::env::current_exe().context("this program's own file")?;
     let testbed = testbed(2, None, args.mtu)?;
     let ours: Vec<Ours> = args

@@ -131,13 +131,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         joins_hosts,
         "--link shm: it does not join hosts; use udp, packet or xdp"
     );
-    for loss in &args.loss {
-        ensure!(
-            loss.0 <= 0.5,
-            "--loss {}: at most 50 % are measured",
-            loss.0
-        );
-    }
+    super::check_losses(&args.loss)?;
     if let Some(slow) = args.slow {
         ensure!(
             (SHARE_LEAST..=1.0).contains(&slow.0),

@@ -88,6 +88,15 @@ fn span(values: impl Iterator<Item = f64>, digits: usize, unit: &str) -> String 
     }
 }
 
+/// A statement about each of the three.
+fn of_three(what: &str, paper: [&'static str; 3], told: impl Fn(Path) -> String) -> Vec<Statement> {
+    let one = |((name, path), paper): (&(&str, Path), &'static str)| {
+        let what = format!("{what}: {name}, {}", path.name());
+        (what, paper, told(*path))
+    };
+    THREE.iter().zip(paper).map(one).collect()
+}
+
 struct Found<'a>(&'a [Row]);
 
 impl Found<'_> {
@@ -128,12 +137,10 @@ impl Found<'_> {
 
     fn at_one_byte(&self, paper: [&'static str; 3]) -> Vec<Statement> {
         let row = self.at(1);
-        let one = |((name, path), paper): (&(&str, Path), &'static str)| {
-            let us = row.and_then(|row| row.median(*path, LATENCY));
-            let what = format!("1 B: {name}, {}", path.name());
-            (what, paper, number(us, 2, " us"))
-        };
-        THREE.iter().zip(paper).map(one).collect()
+        of_three("1 B", paper, |path| {
+            let us = row.and_then(|row| row.median(path, LATENCY));
+            number(us, 2, " us")
+        })
     }
 
     fn client_costs(&self) -> Vec<Statement> {
@@ -155,12 +162,10 @@ impl Found<'_> {
     fn throughput(&self) -> Vec<Statement> {
         let row = self.at(LARGEST);
         let paper = ["5378 Mbit/s", "1763 Mbit/s", "941 Mbit/s"];
-        let one = |((name, path), paper): (&(&str, Path), &'static str)| {
-            let rate = row.and_then(|row| row.median(*path, THROUGHPUT));
-            let what = format!("64 KiB: {name}, {}", path.name());
-            (what, paper, number(rate, 0, " Mbit/s"))
-        };
-        let mut list: Vec<Statement> = THREE.iter().zip(paper).map(one).collect();
+        let mut list = of_three("64 KiB", paper, |path| {
+            let rate = row.and_then(|row| row.median(path, THROUGHPUT));
+            number(rate, 0, " Mbit/s")
+        });
         for other in [Path::Tcp, Path::TcpNs] {
             list.push(self.ratio_to_64("below 1x", THROUGHPUT, other));
         }
@@ -206,17 +211,12 @@ impl Found<'_> {
     fn receivers(&self) -> Vec<Statement> {
         let cpu: Part = |one| one.server_cpu;
         let paper = ["grows, highest", "grows, second", "grows, lowest"];
-        let one = |((name, path), paper): (&(&str, Path), &'static str)| {
-            let first = self.at(1).and_then(|row| row.median(*path, cpu));
-            let last = self.largest().and_then(|row| row.median(*path, cpu));
+        of_three("1 B, 64 KiB", paper, |path| {
+            let first = self.at(1).and_then(|row| row.median(path, cpu));
+            let last = self.largest().and_then(|row| row.median(path, cpu));
             let both = first.zip(last);
-            (
-                format!("1 B, 64 KiB: {name}, {}", path.name()),
-                paper,
-                cell(both, |(first, last)| format!("{first:.1}, {last:.1} %")),
-            )
-        };
-        THREE.iter().zip(paper).map(one).collect()
+            cell(both, |(first, last)| format!("{first:.1}, {last:.1} %"))
+        })
     }
 
     fn growth(&self) -> Vec<Statement> {
@@ -284,13 +284,9 @@ impl Found<'_> {
                 number(over(Path::Tcp), 2, "x"),
             ),
         ];
-        for ((name, path), paper) in THREE.iter().zip(["-", "-", "lowest"]) {
-            list.push((
-                format!("server then: {name}, {}", path.name()),
-                paper,
-                number(of_last(|one| one.server_cpu, *path), 1, " %"),
-            ));
-        }
+        list.extend(of_three("server then", ["-", "-", "lowest"], |path| {
+            number(of_last(|one| one.server_cpu, path), 1, " %")
+        }));
         list
     }
 
