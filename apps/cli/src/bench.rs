@@ -6,7 +6,6 @@ pub(crate) mod compare;
 mod cpu;
 mod delay;
 mod drop;
-mod exchange;
 mod figures;
 mod idle;
 mod loss;
@@ -21,7 +20,6 @@ pub(crate) use sizes::size;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
-use tsumuji_bench::exchange::Kind;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::stop;
 use tsumuji_bench::streams::Shape;
@@ -49,12 +47,12 @@ enum What {
     #[command(
         after_help = "Examples:\n  tsumuji bench pingpong --link shm --size 8,1K,64K --vs\n  tsumuji bench pingpong --sizes 4..64M --link udp --testbed --vs mpich,openmpi,tcp --plot pingpong.svg\n  tsumuji bench pingpong --hosts lab.toml --link packet"
     )]
-    Pingpong(exchange::Args),
+    Pingpong(compare::PairArgs),
     /// Messages one way as fast as they are taken: throughput.
     #[command(
         after_help = "Examples:\n  tsumuji bench burst --link udp --size 64,1500,64K,1M --json\n  tsumuji bench burst --sizes 4..64M --link packet --testbed --vs mpich,zeromq --csv burst.csv"
     )]
-    Burst(exchange::Args),
+    Burst(compare::PairArgs),
     /// All nodes send to node 0, as fast as it receives.
     #[command(
         after_help = "Example:\n  tsumuji bench gather --nodes 8 --link udp --testbed --rate 100mbit --sizes 4..64K --vs mpich,openmpi"
@@ -183,8 +181,8 @@ fn check_losses(losses: &[Fraction]) -> anyhow::Result<()> {
 pub(crate) fn run(args: Args) -> Outcome {
     let inside = args.inside;
     interruptible(|| match args.what {
-        What::Pingpong(what) => exchange::run(Kind::Pingpong, &what, inside),
-        What::Burst(what) => exchange::run(Kind::Burst, &what, inside),
+        What::Pingpong(what) => compare::run_pair(Op::Pingpong, &what, inside),
+        What::Burst(what) => compare::run_pair(Op::Burst, &what, inside),
         What::Gather(what) => compare::run_group(Op::Gather, &what, inside),
         What::Scatter(what) => compare::run_group(Op::Scatter, &what, inside),
         What::Bcast(what) => compare::run_group(Op::Bcast, &what, inside),

@@ -80,6 +80,10 @@ pub struct Ours {
     pub slots: Option<u16>,
     /// Whether frames are sealed.
     pub security: Security,
+    /// Exchanges of two: both spin, each on a core of its own.
+    pub spins: bool,
+    /// Exchanges of two: the node at the other end; `None`: node 1. Not in hosts of a file.
+    pub receiver: Option<u16>,
     /// Congestion control; `None`: the default.
     pub congestion: Option<Congestion>,
     /// Operations among several: nodes send only as fast as receivers answer, which the paper Suci calls slow write.
@@ -99,6 +103,8 @@ impl Ours {
             program_there: None,
             slots: None,
             security: Security::Unstated,
+            spins: true,
+            receiver: None,
             congestion: None,
             slow_write: false,
             tune: None,
@@ -137,6 +143,8 @@ impl Ours {
         let pair = |kind| {
             let mut plan = exchange::Plan::new(kind, job.size);
             plan.iterations = job.iterations;
+            plan.spin &= self.spins;
+            plan.receiver = self.receiver.unwrap_or(plan.receiver);
             let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.program);
             spec.congestion = self.congestion;
             exchange::measure(&plan, spec, &self.security)

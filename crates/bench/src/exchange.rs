@@ -130,17 +130,26 @@ impl Side {
     }
 }
 
+/// Both ends of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ends {
+    /// Largest frame of the link, in bytes.
+    pub frame_bytes: usize,
+    /// The measuring side.
+    pub sender: Side,
+    /// The other side.
+    pub receiver: Side,
+    /// The cores of both sides, if they were bound.
+    pub cpus: Option<[usize; 2]>,
+}
+
 /// Result of one measurement.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Measured {
     /// Kind of exchange.
     pub kind: Kind,
     /// The link.
-    pub link: String,
-    /// Its largest frame, in bytes.
-    pub frame_bytes: usize,
-    /// Bytes of a message.
-    pub size: usize,
+    pub link: LinkSpec,
     /// Round trips, or messages of the burst, or seconds of idling.
     pub iterations: u64,
     /// Wall-clock time of the measured part.
@@ -151,30 +160,26 @@ pub struct Measured {
     pub messages_per_second: f64,
     /// Their payload per second.
     pub bytes_per_second: f64,
-    /// Processor time per message, both sides together.
-    pub cpu_us_per_message: f64,
-    /// Processor time per 1000 bytes of payload, both sides together; absent for empty messages.
-    pub cpu_us_per_kb: Option<f64>,
-    /// The measuring side.
-    pub sender: Side,
-    /// The other side.
-    pub receiver: Side,
     /// Frames that had to be sent again.
     pub retransmitted_frames: u64,
-    /// The cores of both sides, if they were bound.
-    pub cpus: Option<[usize; 2]>,
+    /// Both ends.
+    pub ends: Ends,
 }
 
 impl Measured {
     /// The same as a sample, as peers give it.
     pub fn sample(&self) -> Sample {
+        let Ends {
+            sender, receiver, ..
+        } = self.ends;
         Sample {
             seconds: self.seconds,
-            cpu_seconds: self.sender.cpu_seconds + self.receiver.cpu_seconds,
+            cpu_seconds: sender.cpu_seconds + receiver.cpu_seconds,
             half_rtt_us: Some(self.half_rtt_us),
             receive_drops: None,
             retransmitted_frames: Some(self.retransmitted_frames),
             iterations: None,
+            ends: Some(self.ends),
         }
     }
 }
@@ -402,23 +407,19 @@ pub fn measure(
     let seconds = seconds.as_secs_f64();
     Ok(Measured {
         kind: plan.kind,
-        link: link.to_string(),
-        frame_bytes,
-        size: plan.size,
+        link,
         iterations: plan.iterations,
         seconds,
         half_rtt_us: trips.half(),
         messages_per_second: crossed as f64 / seconds,
         bytes_per_second: crossed as f64 * plan.size as f64 / seconds,
-        cpu_us_per_message: sender.cpu_us_per_message + receiver.cpu_us_per_message,
-        cpu_us_per_kb: sender
-            .cpu_us_per_kb
-            .zip(receiver.cpu_us_per_kb)
-            .map(|(sender, receiver)| sender + receiver),
-        sender,
-        receiver,
         retransmitted_frames,
-        cpus: plan.cpus,
+        ends: Ends {
+            frame_bytes,
+            sender,
+            receiver,
+            cpus: plan.cpus,
+        },
     })
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::exchange::Ends;
 use crate::stats::HalfRtt;
 use crate::versus::Better;
 
@@ -151,6 +152,9 @@ pub struct Sample {
     /// Repetitions done, where they differ from the job's.
     #[serde(default)]
     pub iterations: Option<u64>,
+    /// Of an exchange of ours.
+    #[serde(flatten)]
+    pub ends: Option<Ends>,
 }
 
 impl Sample {
@@ -163,6 +167,7 @@ impl Sample {
             receive_drops: None,
             retransmitted_frames: None,
             iterations: None,
+            ends: None,
         }
     }
 

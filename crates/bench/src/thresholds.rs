@@ -6,7 +6,7 @@
 use serde::Serialize;
 use std::time::Duration;
 
-use tsumuji_node::Tuning;
+use tsumuji_node::{LinkSpec, Tuning};
 
 use crate::exchange::{ExchangeError, Kind, Measured, Plan};
 use crate::machine;
@@ -104,7 +104,7 @@ pub fn find(
         tuning: Tuning::default(),
     };
     let first = search.once((Kind::Pingpong, 8, 0), TRIED, Tuning::default())?;
-    if first.link == "shm" {
+    if first.link == LinkSpec::Shm {
         search.boundary("reference_bytes", Kind::Burst, &SHARED, |tuning| {
             &mut tuning.reference_bytes
         })?;
@@ -114,7 +114,7 @@ pub fn find(
         })?;
         let frames: Vec<usize> = FRAMES
             .into_iter()
-            .filter(|bytes| *bytes < first.frame_bytes)
+            .filter(|bytes| *bytes < first.ends.frame_bytes)
             .collect();
         let long = [(Kind::Burst, 1 << 20, 0), (Kind::Pingpong, 64 << 10, 0)];
         search.values("frame_bytes", &long, &frames, |tuning| {
@@ -338,7 +338,7 @@ pub(crate) fn seconds(measured: &Measured) -> f64 {
 
 /// Seconds of a round trip and of the sender's processor in it.
 fn waiting_seconds(measured: &Measured) -> f64 {
-    let cpu = measured.sender.cpu_seconds / measured.iterations.max(1) as f64;
+    let cpu = measured.ends.sender.cpu_seconds / measured.iterations.max(1) as f64;
     2.0 * measured.half_rtt_us.p50 * 1e-6 + cpu
 }
 
@@ -364,7 +364,7 @@ fn best(candidates: &[(usize, Vec<f64>)]) -> Option<(usize, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exchange::Side;
+    use crate::exchange::{Ends, Side};
     use crate::stats::HalfRtt;
 
     /// A machine on which an exchange takes as long as the function says.
@@ -389,9 +389,7 @@ mod tests {
             };
             Ok(Measured {
                 kind: plan.kind,
-                link: link.to_owned(),
-                frame_bytes: 9000,
-                size: plan.size,
+                link: link.parse().expect("a link"),
                 iterations: plan.iterations,
                 seconds: us * 1e-6 * plan.iterations as f64,
                 half_rtt_us: HalfRtt {
@@ -402,12 +400,13 @@ mod tests {
                 },
                 messages_per_second: 1e6 / us,
                 bytes_per_second: 0.0,
-                cpu_us_per_message: 0.0,
-                cpu_us_per_kb: None,
-                sender: side,
-                receiver: side,
                 retransmitted_frames: 0,
-                cpus: None,
+                ends: Ends {
+                    frame_bytes: 9000,
+                    sender: side,
+                    receiver: side,
+                    cpus: None,
+                },
             })
         };
         let wishes = Wishes {

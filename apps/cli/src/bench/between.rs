@@ -51,12 +51,12 @@ impl Between {
 /// Two processes and their link, ready to be measured.
 pub(super) struct Pair {
     pub(super) link: LinkSpec,
-    hosts: Option<Hosts>,
-    program: String,
+    pub(super) hosts: Option<Hosts>,
+    pub(super) program: String,
     pub(super) security: Security,
     congestion: Option<Congestion>,
     to: Option<u16>,
-    nodes: usize,
+    pub(super) nodes: usize,
 }
 
 impl Pair {
@@ -71,6 +71,15 @@ impl Pair {
             between.congestion.len() <= 1,
             "--congestion: several are compared by `bench pingpong --sizes` and its like; give one here"
         );
+        Self::open(between, inside, Some(nodes))
+    }
+
+    /// As `among`, or all nodes of the file, with any number of congestion controls.
+    pub(super) fn open(
+        between: &Between,
+        inside: bool,
+        nodes: Option<usize>,
+    ) -> anyhow::Result<Self> {
         let congestion = between.congestion.first().copied();
         let Some(path) = &between.hosts else {
             hosts::check_one_host(between.link.as_ref())?;
@@ -81,13 +90,15 @@ impl Pair {
                 security: between.security.stated(between.link.as_ref(), None)?,
                 congestion,
                 to: None,
-                nodes,
+                nodes: nodes.unwrap_or(2),
             });
         };
         let file = hosts::read(path, between.link.as_ref(), between.slots)?;
+        let all = file.hosts().len();
+        let nodes = nodes.unwrap_or(all);
         ensure!(
-            file.hosts().len() >= nodes,
-            "{}: {nodes} nodes are needed",
+            (2..=all).contains(&nodes),
+            "{}: {nodes} nodes are asked for, and it has {all}; two at least are needed",
             path.display()
         );
         if !inside {

@@ -5,17 +5,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
-use tsumuji_bench::compare::{self, Comparison, Listener, Plan};
+use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
+use tsumuji_bench::exchange::Side;
 use tsumuji_bench::limits::place::Place;
 use tsumuji_bench::ops::Op;
-use tsumuji_bench::plot;
-use tsumuji_bench::stop;
-use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{ClusterFile, LinkSpec};
+use tsumuji_bench::{plot, stop, table};
+
+use tsumuji_node::{ClusterFile, HostNode, LinkSpec};
 use tsumuji_testbed::{Rate, Testbed};
 
-use super::between::Between;
+use super::between::{Between, Pair};
 use super::sizes::Sizes;
 use crate::interrupt::Interrupted;
 use crate::named::named;
@@ -27,12 +27,25 @@ use crate::{DONE, NOT_REACHED, Outcome, hosts};
 const ROUNDS: u64 = 3;
 /// Default nodes of an operation among several.
 const NODES: usize = 4;
-/// Default sizes.
+/// Default size of an operation between two.
+const SIZE: usize = 8;
+/// Default sizes of an operation among several.
 const SIZES: [usize; 5] = [4, 64, 1 << 10, 16 << 10, 64 << 10];
 
-/// What an operation is put beside, and where it goes.
+/// What all operations ask for.
 #[derive(Debug, clap::Args)]
-pub(super) struct Beside {
+pub(super) struct Args {
+    #[command(flatten)]
+    between: Between,
+    /// Bytes of a message or block; several by commas; K, M and G are powers of 1024 [default: 8; among several nodes 4,64,1K,16K,64K]
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = super::sizes::size)]
+    size: Vec<usize>,
+    /// Repetitions of one measurement; default: by size
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Repeat, and report medians; default: 3 beside peers, else 1
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
     /// Bytes of a message; several by commas, and ranges by powers of two: 4..64M,1500
     #[arg(
         long,
@@ -64,6 +77,32 @@ pub(super) struct Beside {
         requires = "testbed"
     )]
     mtu: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Operations between two.
+#[derive(Debug, clap::Args)]
+pub(super) struct PairArgs {
+    #[command(flatten)]
+    all: Args,
+    /// Let idle processes yield and sleep instead of spinning
+    #[arg(long)]
+    no_spin: bool,
+}
+
+/// Operations among several nodes.
+#[derive(Debug, clap::Args)]
+pub(super) struct GroupArgs {
+    #[command(flatten)]
+    all: Args,
+    /// Nodes, the root included; default: 4, or all of the hosts file
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=253))]
+    nodes: Option<u16>,
+    /// Nodes send only as fast as receivers answer: Suci's slow write
+    #[arg(long)]
+    slow_write: bool,
 }
 
 const PEERS: [(&str, Peer); 6] = [
@@ -75,74 +114,32 @@ const PEERS: [(&str, Peer); 6] = [
     ("zeromq", Peer::ZeroMq),
 ];
 
-impl Beside {
-    /// Whether more is asked for than one exchange in detail.
-    pub(super) fn is_comparison(&self, between: &Between) -> bool {
-        let files = self.csv.is_some() || self.plot.is_some();
-        let several = between.congestion.len() > 1;
-        self.sizes.is_some() || self.vs.is_some() || files || self.testbed || several
-    }
-}
-
-/// Operations among several nodes.
-#[derive(Debug, clap::Args)]
-pub(super) struct GroupArgs {
-    #[command(flatten)]
-    between: Between,
-    /// Nodes, the root included; default: 4, or all of the hosts file
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=253))]
-    nodes: Option<u16>,
-    /// Bytes of a message or block; like --sizes, without ranges
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = super::sizes::size)]
-    size: Vec<usize>,
-    /// Repetitions of one measurement; default: by size
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    iterations: Option<u64>,
-    /// Repeat, and report medians; default: 3 beside peers, else 1
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    rounds: Option<u64>,
-    /// Nodes send only as fast as receivers answer: Suci's slow write
-    #[arg(long)]
+/// What only some operations ask for.
+#[derive(Debug, Clone, Copy, Default)]
+struct How {
+    nodes: Option<usize>,
     slow_write: bool,
-    #[command(flatten)]
-    beside: Beside,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    no_spin: bool,
 }
 
-/// The options of a comparison, from any of the commands.
-pub(super) struct Asked<'a> {
-    pub(super) op: Op,
-    pub(super) between: &'a Between,
-    pub(super) beside: &'a Beside,
-    pub(super) nodes: Option<usize>,
-    pub(super) sizes: &'a [usize],
-    pub(super) iterations: Option<u64>,
-    pub(super) rounds: Option<u64>,
-    pub(super) slow_write: bool,
-    pub(super) json: bool,
+/// Runs an operation between two.
+pub(super) fn run_pair(op: Op, args: &PairArgs, inside: bool) -> Outcome {
+    let how = How {
+        nodes: Some(2),
+        no_spin: args.no_spin,
+        ..How::default()
+    };
+    run(op, &args.all, how, inside)
 }
 
 /// Runs an operation among several nodes.
 pub(super) fn run_group(op: Op, args: &GroupArgs, inside: bool) -> Outcome {
-    let sizes = if args.size.is_empty() {
-        &SIZES
-    } else {
-        &args.size[..]
-    };
-    let asked = Asked {
-        op,
-        between: &args.between,
-        beside: &args.beside,
+    let how = How {
         nodes: args.nodes.map(usize::from),
-        sizes,
-        iterations: args.iterations,
-        rounds: args.rounds,
         slow_write: args.slow_write,
-        json: args.json,
+        ..How::default()
     };
-    run(&asked, inside)
+    run(op, &args.all, how, inside)
 }
 
 /// The place of a comparison, made ready. The testbed is removed when this is dropped.
@@ -154,12 +151,10 @@ struct Stage {
 }
 
 /// Runs a comparison.
-pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
-    let beside = asked.beside;
-    let files = Files::of(beside.csv.as_ref(), beside.plot.as_ref())?;
-    let mut stage = stage(asked, inside)?;
-    stage.ours.slow_write = asked.slow_write;
-    let ours: Vec<Ours> = match &asked.between.congestion[..] {
+fn run(op: Op, args: &Args, how: How, inside: bool) -> Outcome {
+    let files = Files::of(args.csv.as_ref(), args.plot.as_ref())?;
+    let stage = stage(op, args, how, inside)?;
+    let ours: Vec<Ours> = match &args.between.congestion[..] {
         [] => vec![stage.ours.clone()],
         several => {
             let by = |&congestion| Ours {
@@ -169,27 +164,29 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
             several.iter().map(by).collect()
         }
     };
-    let sizes = match &beside.sizes {
-        Some(sizes) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
-        None => asked.sizes.to_vec(),
+    let sizes = match (&args.sizes, &args.size[..]) {
+        (Some(sizes), _) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
+        (None, []) if op.is_pair() => vec![SIZE],
+        (None, []) => SIZES.to_vec(),
+        (None, sizes) => sizes.to_vec(),
     };
-    if asked.op == Op::Allreduce {
+    if op == Op::Allreduce {
         let odd = sizes.iter().find(|&&size| size == 0 || size % 4 != 0);
         if let Some(odd) = odd {
             bail!("allreduce adds numbers of 4 and 8 bytes, and {odd} bytes are no such numbers");
         }
     }
-    let peers = beside.vs.as_deref().unwrap_or_default();
+    let peers = args.vs.as_deref().unwrap_or_default();
     let alone = peers.is_empty() && ours.len() == 1;
     let plan = Plan {
-        op: asked.op,
+        op,
         nodes: stage.nodes,
         sizes,
-        iterations: asked.iterations,
-        bits_per_second: beside.rate.map(Rate::bits_per_second),
-        rounds: asked.rounds.unwrap_or(if alone { 1 } else { ROUNDS }) as usize,
+        iterations: args.iterations,
+        bits_per_second: args.rate.map(Rate::bits_per_second),
+        rounds: args.rounds.unwrap_or(if alone { 1 } else { ROUNDS }) as usize,
     };
-    let (mut talk, machine) = Talk::begin(asked.json);
+    let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
         "{} among {} nodes over {}, {} {} in turn; {}",
         plan.op,
@@ -197,10 +194,11 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         stage.ours.link,
         plan.rounds,
         if plan.rounds == 1 { "round" } else { "rounds" },
-        if plan.nodes > machine.cores {
-            "nodes outnumber cores: all give their core away when idle"
-        } else {
-            "each spins on a core of its own"
+        match stage.ours.spins {
+            _ if plan.nodes > machine.cores =>
+                "nodes outnumber cores: all give their core away when idle",
+            true => "each spins on a core of its own",
+            false => "adaptive idling",
         }
     ));
     let comparison = {
@@ -212,7 +210,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         compare::run(&plan, &mut contenders, machine, &mut talk)
     };
     ensure!(!stop::is_wanted(), Interrupted);
-    let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
+    let ours = |row: &Row| row.contenders[0].numbers.is_some();
     if !comparison.results.iter().any(ours) {
         let reason = comparison
             .results
@@ -222,6 +220,9 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
             "{}",
             reason.unwrap_or_else(|| "no size was measured".to_owned())
         );
+    }
+    if alone && let [row] = &comparison.results[..] {
+        talk.say(&detail(row).unwrap_or_default());
     }
     let link = stage.ours.link.to_string();
     files.write(
@@ -280,117 +281,181 @@ pub(crate) fn object(comparison: &Comparison, link: &str) -> anyhow::Result<Valu
     Ok(object)
 }
 
-fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
-    let between = asked.between;
-    let program = std::env::current_exe().context("this program's own file")?;
-    let usual = if asked.op.is_pair() { 2 } else { NODES };
-    if asked.beside.testbed {
-        let link = between.link.unwrap_or(LinkSpec::Udp(None));
-        let nodes = asked.nodes.unwrap_or(usual);
-        let slots = between.slots.slots;
-        return staged_in_testbed(link, (nodes, slots), asked.beside, program);
+/// More of an exchange that was measured alone.
+fn detail(row: &Row) -> Option<String> {
+    let sample = row.contenders[0].middle()?;
+    let (half, ends) = (sample.half_rtt_us?, sample.ends?);
+    let cost = |side: Side| {
+        let per_kb = table::number(side.cpu_us_per_kb, 3, "");
+        format!(
+            "{:.3} us a message, {per_kb} us a KB",
+            side.cpu_us_per_message
+        )
+    };
+    Some(format!(
+        "  half round trip   min {:.3}  p50 {:.3}  p99 {:.3}  p99.9 {:.3} us\n  \
+         CPU of sender     {}\n  \
+         CPU of receiver   {}\n  \
+         {} frames sent again",
+        half.min,
+        half.p50,
+        half.p99,
+        half.p999,
+        cost(ends.sender),
+        cost(ends.receiver),
+        sample.retransmitted_frames.unwrap_or(0)
+    ))
+}
+
+fn stage(op: Op, args: &Args, how: How, inside: bool) -> anyhow::Result<Stage> {
+    let between = &args.between;
+    ensure!(
+        !how.no_spin || (args.vs.is_none() && !args.testbed),
+        "--no-spin: where exchanges are compared, all spin"
+    );
+    ensure!(
+        between.to.is_none() || (op.is_pair() && args.vs.is_none()),
+        "--to: comparisons, and operations among several, are of the first nodes; leave it out"
+    );
+    // Or all of the file.
+    let nodes = how.nodes.or(between.hosts.is_none().then_some(NODES));
+    if args.testbed {
+        return staged_in_testbed(nodes.unwrap_or(NODES), args, how);
     }
-    let Some(path) = &between.hosts else {
-        let link = between.link.unwrap_or(LinkSpec::Shm);
-        let joins = match link {
-            LinkSpec::Shm | LinkSpec::Udp(_) => true,
-            // Of devices that join two processes.
-            LinkSpec::Dpdk(_) => asked.op.is_pair(),
-            _ => false,
-        };
+    // Devices of DPDK in one host join two processes.
+    if let (Some(link @ LinkSpec::Dpdk(_)), None) = (&between.link, &between.hosts) {
         ensure!(
-            joins,
+            op.is_pair(),
             "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
         );
-        let stated = between.security.stated(between.link.as_ref(), None)?;
-        let mut ours = Ours::here(link, program);
-        ours.security = stated;
-        return Ok(Stage {
-            ours,
-            ground: Ground::HERE,
-            nodes: asked.nodes.unwrap_or(usual),
-            _testbed: None,
-        });
-    };
-    ensure!(
-        between.to.is_none(),
-        "--to: tables are of the first nodes; give one size"
-    );
-    let file = hosts::read(path, between.link.as_ref(), between.slots)?;
-    let all = file.hosts().len();
-    let nodes = asked
-        .nodes
-        .unwrap_or(if asked.op.is_pair() { 2 } else { all });
-    ensure!(
-        (2..=all).contains(&nodes),
-        "{}: {nodes} nodes are asked for, and it has {all}; two at least are needed",
-        path.display()
-    );
-    if asked.beside.vs.is_none() && !inside {
-        hosts::enter_node_0(&file, path)?;
     }
-    let stated = between
-        .security
-        .stated(between.link.as_ref(), Some(&file))?;
-    let link = file.hosts()[0].link;
-    let mut ours = Ours::here(link, program);
-    ours.security = stated;
-    if asked.beside.vs.is_some() {
-        // The first node is started in its host; peers are started in the hosts from here.
-        ours.link = between.link.unwrap_or(link);
-        ours.slots = between.slots.slots;
-        ours.program_there.clone_from(&between.program);
-        ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
-    } else {
-        let mut all: Hosts = hosts::of(&file, hosts::program(between.program.as_ref())?);
-        all.nodes.truncate(nodes);
-        ours.program = PathBuf::from(hosts::program(between.program.as_ref())?);
-        ours.hosts = Some(all);
+    // With peers, the first node is started in its host; peers are started in the hosts from here.
+    let pair = Pair::open(between, inside || args.vs.is_some(), nodes)?;
+    let mut ours = Ours {
+        spins: !how.no_spin && !(op.is_pair() && pair.needs_cores_for_relays()),
+        receiver: between.to,
+        slow_write: how.slow_write,
+        security: pair.security,
+        ..Ours::here(pair.link, pair.program.into())
+    };
+    let mut ground = Ground::HERE;
+    match (pair.hosts, &between.hosts) {
+        (Some(hosts), Some(path)) if args.vs.is_some() => {
+            ours.link = between.link.unwrap_or(ours.link);
+            ours.program = std::env::current_exe().context("this program's own file")?;
+            ours.slots = between.slots.slots;
+            ours.program_there.clone_from(&between.program);
+            ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+            ground = ground_of(&hosts.nodes);
+        }
+        (hosts, _) => ours.hosts = hosts,
     }
     Ok(Stage {
         ours,
-        ground: ground_of(&file),
-        nodes,
+        ground,
+        nodes: pair.nodes,
         _testbed: None,
     })
 }
 
-/// Makes a testbed for so many nodes, `slots` on each host, and places ours in it.
-fn staged_in_testbed(
-    link: LinkSpec,
-    (nodes, slots): (usize, Option<u16>),
-    beside: &Beside,
-    program: PathBuf,
-) -> anyhow::Result<Stage> {
+/// Makes a testbed for so many nodes, and places ours in it.
+fn staged_in_testbed(nodes: usize, args: &Args, how: How) -> anyhow::Result<Stage> {
+    let between = &args.between;
+    let link = between.link.unwrap_or(LinkSpec::Udp(None));
     ensure!(
         link != LinkSpec::Shm,
         "--link shm: shared memory does not reach from host to host; use udp, packet or xdp with --testbed"
     );
-    let each = slots.unwrap_or(1);
+    let each = between.slots.slots.unwrap_or(1);
     let hosts = nodes.checked_div(each.into()).unwrap_or(0);
     ensure!(
         hosts > 1 && hosts * usize::from(each) == nodes,
         "--slots {each}: {nodes} nodes are not on several hosts of as many each; give --nodes"
     );
-    let testbed = testbed(hosts, beside.rate, beside.mtu)?;
+    let testbed = testbed(hosts, args.rate, args.mtu)?;
+    let program = std::env::current_exe().context("this program's own file")?;
     let mut ours = Ours::between(link, program, testbed.hosts_file());
-    ours.slots = slots;
+    (ours.slots, ours.slow_write) = (between.slots.slots, how.slow_write);
     let file = ClusterFile::read_with_slots(testbed.hosts_file(), each)?;
     Ok(Stage {
         ours,
-        ground: ground_of(&file),
+        ground: ground_of(file.hosts()),
         nodes,
         _testbed: Some(testbed),
     })
 }
 
 /// Peers can run in namespaces of this machine, not on other hosts.
-fn ground_of(file: &ClusterFile) -> Ground {
+fn ground_of(nodes: &[HostNode]) -> Ground {
     let place = |node| Place::of_node(node).filter(|place| !place.interface.is_empty());
-    let places: Option<Vec<_>> = file.hosts().iter().map(place).collect();
+    let places: Option<Vec<_>> = nodes.iter().map(place).collect();
     let reason = "peers are led to hosts of a testbed only";
     Ground {
         closed: places.is_none().then(|| reason.to_owned()),
         places: places.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tsumuji_bench::compare::Contender;
+    use tsumuji_bench::exchange::Ends;
+    use tsumuji_bench::machine;
+    use tsumuji_bench::ops::{Job, Sample};
+    use tsumuji_bench::stats::HalfRtt;
+
+    /// An exchange that was measured alone is told with its slowest round trips and both sides' costs, also at the top of the object, from which its
+    /// sample can be read again.
+    #[test]
+    fn one_exchange_has_all_its_numbers() {
+        let side = |cpu_us_per_message| Side {
+            cpu_seconds: 0.5,
+            cpu_us_per_message,
+            cpu_us_per_kb: None,
+        };
+        let ends = Ends {
+            frame_bytes: 1500,
+            sender: side(1.5),
+            receiver: side(2.5),
+            cpus: None,
+        };
+        let half = HalfRtt {
+            min: 1.0,
+            p50: 2.0,
+            p99: 3.0,
+            p999: 4.0,
+        };
+        let span = Duration::from_secs(1);
+        let sample = Sample {
+            half_rtt_us: Some(half),
+            ends: Some(ends),
+            ..Sample::new(span, span)
+        };
+        let plan = Plan {
+            op: Op::Pingpong,
+            nodes: 2,
+            sizes: vec![8],
+            iterations: Some(10),
+            bits_per_second: None,
+            rounds: 1,
+        };
+        let mut contenders = [Contender::new("ours", move |_: &Job| Ok(sample))];
+        let machine = machine::describe();
+        let found = compare::run(&plan, &mut contenders, machine, &mut |_: &str| {});
+        let text = detail(&found.results[0]).unwrap();
+        for part in [
+            "p99.9 4.000 us",
+            "1.500 us a message, - us a KB",
+            "2.500 us",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let object = object(&found, "shm").unwrap();
+        assert_eq!(object["receiver"]["cpu_us_per_message"], 2.5, "{object}");
+        assert_eq!(object["half_rtt_us"]["p999"], 4.0, "{object}");
+        let read: Sample = serde_json::from_value(object["results"][0].clone()).unwrap();
+        assert_eq!((read.half_rtt_us, read.ends), (Some(half), Some(ends)));
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     (plan.iterations, plan.spin, plan.cpus) = (args.seconds, false, None);
     let measured = pair.measure(&plan)?;
     let share = |side: Side| side.cpu_seconds / measured.seconds;
-    let (sender, receiver) = (share(measured.sender), share(measured.receiver));
+    let (sender, receiver) = (share(measured.ends.sender), share(measured.ends.receiver));
     let told = format!(
         "waiting over {} for {} s: {:.2} % and {:.2} % of a core",
         measured.link,
@@ -38,6 +38,6 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let mut talk = Talk::new(args.json);
     talk.say(&told);
     talk.end(
-        &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
+        &json!({ "kind": "idle", "link": measured.link.to_string(), "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
     )
 }
