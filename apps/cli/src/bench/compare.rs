@@ -322,10 +322,15 @@ fn stage(op: Op, args: &Args, how: How, inside: bool) -> anyhow::Result<Stage> {
     if args.testbed {
         return staged_in_testbed(nodes.unwrap_or(NODES), args, how);
     }
-    // Devices of DPDK in one host join two processes.
-    if let (Some(link @ LinkSpec::Dpdk(_)), None) = (&between.link, &between.hosts) {
+    if let (Some(link), None) = (&between.link, &between.hosts) {
+        let joins = match link {
+            LinkSpec::Shm | LinkSpec::Udp(_) => true,
+            // Of devices that join two processes.
+            LinkSpec::Dpdk(_) => op.is_pair(),
+            _ => false,
+        };
         ensure!(
-            op.is_pair(),
+            joins,
             "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
         );
     }
