@@ -1,8 +1,8 @@
 //! How far unknowns are from solving the equations, as the elements tell it, not the matrix.
 //!
-//! Called by `newton`; goes through the elements that `stamps` goes through. The diagonal of the matrix has rounded away conductances that are small
-//! beside others at their node, and the unknowns of both ends of a small resistor may differ by less than their last digit. Here the voltage across
-//! each element is made first, in twice the precision, and then multiplied.
+//! Called by `newton`, and at 0 for the right-hand side; goes through the elements that `stamps` goes through. The diagonal of the matrix has rounded
+//! away conductances that are small beside others at their node, and the unknowns of both ends of a small resistor may differ by less than their last
+//! digit. Here the voltage across each element is made first, in twice the precision, and then multiplied.
 //!
 //! Invariant: [`Balance::residual`] depends on the voltages of nodes alone, not on which node stands for others that sources join to it.
 
@@ -170,7 +170,7 @@ impl Equations {
             // The one equation of a circuit whose nodes are all fixed.
             sums.add(0, Term::exact(x[0]));
         }
-        let rest = sums.sums.iter().map(|sum| -sum.rounded()).collect();
+        let rest = sums.sums.iter().map(|sum| 0.0 - sum.rounded()).collect(); // never −0
         Balance {
             rest,
             flows: sums.flows,

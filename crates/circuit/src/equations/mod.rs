@@ -245,13 +245,15 @@ impl Equations {
 
     /// b and the constants of the voltages for given values of the sources.
     pub fn excite<'a>(&self, excitation: &Excitation<'a>) -> Excited<'a> {
-        let offsets = self.rigid.offsets(excitation);
-        let rhs = stamps::rhs(self, excitation, &offsets);
-        Excited {
-            rhs,
-            offsets,
+        let mut excited = Excited {
+            rhs: Vec::new(),
+            offsets: self.rigid.offsets(excitation),
             excitation: *excitation,
-        }
+        };
+        let zeros = vec![Twofold::ZERO; self.n()];
+        let balance = self.balance(&excited, &zeros, |_, _| (Twofold::ZERO, 0.0));
+        excited.rhs = balance.rest;
+        excited
     }
 
     /// The system for solvers that need a diagonal without zeros, as relaxation does; an error where modified nodal analysis has left one.

@@ -1,11 +1,10 @@
-//! What each element adds to the matrix and to the right-hand side.
+//! What each element adds to the matrix.
 //!
 //! Called by `super`. Equations of nodes are sums of leaving currents; those of currents are voltages that sum up to 0.
-//! [`stamp`] and [`rhs`] go through the same elements, since a known voltage moves an entry of the matrix to the right-hand side; `balance` does, too.
+//! `balance` goes through the same elements for what is left of these equations, and for their right-hand side.
 
-use super::{Equations, EquationsError, Excitation, Junction, KNOWN, Terminal};
+use super::{Equations, EquationsError, Junction, KNOWN, Terminal};
 use crate::netlist::{Netlist, Pair};
-use crate::twofold::Twofold;
 use tsumuji_solve::system::Csr;
 
 /// Entries of a matrix in any order.
@@ -148,72 +147,4 @@ fn places(matrix: &Csr, junction: &Junction) -> [Option<usize>; 4] {
         let place = matrix.row(row as usize).0.binary_search(&column);
         Some(start + place.expect("the entry was stamped"))
     })
-}
-
-/// The right-hand side for given sources.
-pub(super) fn rhs(
-    equations: &Equations,
-    excitation: &Excitation<'_>,
-    offsets: &[Twofold],
-) -> Vec<f64> {
-    let netlist = excitation.netlist;
-    let mut rhs = vec![0.0; equations.n()];
-    let unknowns = &equations.unknowns;
-    let volts = |nodes: Pair| (offsets[nodes[0].index()] - offsets[nodes[1].index()]).rounded();
-    // A current that leaves `nodes[0]` and enters `nodes[1]`, on the left side of its equations.
-    let mut leave = |nodes: Pair, amperes: f64| {
-        let ends = nodes.map(|node| unknowns[node.index()]);
-        // Between nodes that share an equation nothing is left of it, nor must rounding leave something.
-        if amperes != 0.0 && ends[0] != ends[1] {
-            for (unknown, signed) in ends.into_iter().zip([-amperes, amperes]) {
-                if let Some(sum) = rhs.get_mut(unknown as usize) {
-                    *sum += signed;
-                }
-            }
-        }
-    };
-    for resistor in &netlist.resistors {
-        leave(resistor.nodes, volts(resistor.nodes) / resistor.ohms);
-    }
-    for element in &netlist.transconductances {
-        leave(element.nodes, element.gain * volts(element.control));
-    }
-    for (place, source) in (0..).zip(&netlist.currents) {
-        leave(source.nodes, excitation.amperes(place));
-    }
-    let mut hidden = equations
-        .junctions
-        .iter()
-        .filter(|junction| junction.anode.node.is_none());
-    for diode in netlist
-        .diodes
-        .iter()
-        .filter(|diode| diode.series_ohms > 0.0)
-    {
-        // The series resistor lies between the anode's node and the junction.
-        let Some(junction) = hidden.next() else { break };
-        let amperes = offsets[diode.nodes[0].index()].rounded() / diode.series_ohms;
-        for (unknown, signed) in [
-            (unknowns[diode.nodes[0].index()], -amperes),
-            (junction.anode.unknown, amperes),
-        ] {
-            if let Some(sum) = rhs.get_mut(unknown as usize) {
-                *sum += signed;
-            }
-        }
-    }
-    let mut row = equations.first_current as usize;
-    for &place in &equations.branches {
-        rhs[row] = excitation.volts(place) - volts(netlist.voltages[place as usize].nodes);
-        row += 1;
-    }
-    for element in &netlist.voltage_gains {
-        rhs[row] = element.gain * volts(element.control) - volts(element.nodes);
-        row += 1;
-    }
-    for element in &netlist.transresistances {
-        rhs[row] = -volts(element.nodes);
-        row += 1;
-    }
-    rhs
 }
