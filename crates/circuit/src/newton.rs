@@ -249,14 +249,14 @@ impl<'a> Solver<'a> {
             self.linear(excited, solve)?;
             return Ok(Some(Way::Linear));
         }
-        if self.newton(excited, self.netlist.gmin, solve)?.is_some() {
+        if self.newton(excited, self.netlist.gmin, solve)? {
             return Ok(Some(Way::Newton));
         }
-        if self.with_conductances(excited, solve)?.is_some() {
+        if self.with_conductances(excited, solve)? {
             return Ok(Some(Way::Conductances));
         }
         let found = self.with_sources(excitation, excited, solve)?;
-        Ok(found.map(|_| Way::Sources))
+        Ok(found.then_some(Way::Sources))
     }
 
     fn linear<E>(
@@ -276,13 +276,13 @@ impl<'a> Solver<'a> {
         Ok(())
     }
 
-    /// Newton's method from the present unknowns and voltages of the junctions. Returns the residual; `None`: it does not converge.
+    /// Newton's method from the present unknowns and voltages of the junctions. Returns whether it converges.
     fn newton<E>(
         &mut self,
         excited: &Excited<'_>,
         gmin: f64,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<f64>, E> {
+    ) -> Result<bool, E> {
         let base = self.equations.matrix();
         let most = MOST_STEPS.min(MOST_STEPS_ALTOGETHER.saturating_sub(self.steps));
         for _ in 0..most {
@@ -315,16 +315,16 @@ impl<'a> Solver<'a> {
             self.steps += 1;
             self.correct(&correction);
             if !self.x.iter().all(|value| value.is_finite()) {
-                return Ok(None);
+                return Ok(false);
             }
             let (moved, is_limited) = self.step(excited);
             let residual = self.balance(excited, gmin).whole();
             let is_calm = !is_limited && moved <= CALM_VOLTS;
             if is_calm && (residual <= self.tolerance || moved <= STANDSTILL_VOLTS) {
-                return Ok(Some(residual));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     fn correct(&mut self, correction: &[f64]) {
@@ -407,15 +407,15 @@ impl<'a> Solver<'a> {
         &mut self,
         excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<f64>, E> {
+    ) -> Result<bool, E> {
         self.begin_conducting();
         let (mut gmin, least) = (FIRST_GMIN, self.netlist.gmin);
         loop {
-            let Some(residual) = self.newton(excited, gmin.max(least), solve)? else {
-                return Ok(None);
-            };
+            if !self.newton(excited, gmin.max(least), solve)? {
+                return Ok(false);
+            }
             if gmin <= least {
-                return Ok(Some(residual));
+                return Ok(true);
             }
             gmin /= 10.0;
         }
@@ -427,7 +427,7 @@ impl<'a> Solver<'a> {
         excitation: &Excitation<'_>,
         excited: &Excited<'_>,
         solve: &mut impl FnMut(Linear<'_>) -> Result<Vec<f64>, E>,
-    ) -> Result<Option<f64>, E> {
+    ) -> Result<bool, E> {
         self.volts.fill(0.0);
         self.x.fill(Twofold::ZERO);
         let (mut scale, mut step) = (0.0, 0.1f64);
@@ -440,22 +440,18 @@ impl<'a> Solver<'a> {
             } else {
                 self.newton(excited, self.netlist.gmin, solve)?
             };
-            match found {
-                Some(residual) if next >= 1.0 => return Ok(Some(residual)),
-                Some(_) => {
-                    scale = next;
-                    step *= 1.5;
-                }
-                None => {
-                    (self.volts, self.x) = present;
-                    step /= 8.0;
-                    if step < LEAST_SCALE_STEP {
-                        return Ok(None);
-                    }
+            if found {
+                scale = next;
+                step *= 1.5;
+            } else {
+                (self.volts, self.x) = present;
+                step /= 8.0;
+                if step < LEAST_SCALE_STEP {
+                    return Ok(false);
                 }
             }
         }
-        Ok(None)
+        Ok(true)
     }
 
     fn check_breakdown<E>(&self, excited: &Excited<'_>) -> Result<(), NewtonError<E>> {

@@ -263,13 +263,6 @@ impl Equations {
     }
 
     /// Voltage of every node of the netlist, in volts, from the unknowns `x`.
-    pub fn voltages(&self, excited: &Excited<'_>, x: &[f64]) -> Vec<f64> {
-        let x: Vec<Twofold> = x.iter().copied().map(Twofold::from).collect();
-        let volts = self.node_volts(excited, &x);
-        volts.into_iter().map(Twofold::rounded).collect()
-    }
-
-    /// The same in twice the precision.
     pub(crate) fn node_volts(&self, excited: &Excited<'_>, x: &[Twofold]) -> Vec<Twofold> {
         let pairs = self.unknowns.iter().zip(&excited.offsets);
         pairs

@@ -164,13 +164,15 @@ fn currents_of_branches() {
     let equations = Equations::new(&netlist).unwrap();
     let found = compute(&netlist, options(1), || false).unwrap();
     let excited = equations.excite(&Excitation::new(&netlist));
-    let mut x = vec![0.0; equations.n()];
+    let mut x = vec![Twofold::ZERO; equations.n()];
     for (node, &unknown) in equations.unknowns.iter().enumerate() {
         if unknown != KNOWN {
-            x[unknown as usize] = found.voltages[0][node];
+            x[unknown as usize] = found.voltages[0][node].into();
         }
     }
-    assert_eq!(equations.voltages(&excited, &x), found.voltages[0]);
+    let volts = equations.node_volts(&excited, &x).into_iter();
+    let volts: Vec<f64> = volts.map(Twofold::rounded).collect();
+    assert_eq!(volts, found.voltages[0]);
 }
 
 /// Circuits without a unique solution are refused by the names of their nodes.

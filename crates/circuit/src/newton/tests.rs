@@ -90,8 +90,9 @@ fn all_ways_lead_to_one_point() {
         let conductances = by_conductances.with_conductances(&excited, &mut direct);
         let mut by_sources = solver();
         let sources = by_sources.with_sources(&excitation, &excited, &mut direct);
-        for (residual, solver) in [(conductances, by_conductances), (sources, by_sources)] {
-            let residual = residual.unwrap().expect("this way converges");
+        for (found, solver) in [(conductances, by_conductances), (sources, by_sources)] {
+            assert!(found.unwrap(), "this way converges");
+            let residual = solver.balance(&excited, netlist.gmin).whole();
             assert!(residual < 1e-11, "{residual}");
             for (a, b) in solver.x.iter().zip(&point.x) {
                 assert!((a.rounded() - b).abs() < 1e-8, "{a:?} {b}");
