@@ -6,7 +6,7 @@
 use crate::equations::{Equations, EquationsError, Excitation};
 use crate::netlist::{Analysis, Netlist};
 use crate::newton::{NewtonError, Solver, Way};
-use crate::substructure::{Sizes, SolveError, Substructure, Team, Threads};
+use crate::substructure::{Sizes, SolveError, Substructure, Team};
 use std::time::{Duration, Instant};
 use tsumuji_numbers::memory;
 
@@ -98,12 +98,11 @@ impl Outcome {
     }
 }
 
-/// A computation whose equations are made, and whose parts `T` computes.
-#[derive(Debug)]
-pub struct Computation<'a, T = Threads> {
+/// A computation whose equations are made.
+pub struct Computation<'a> {
     netlist: &'a Netlist,
     equations: Equations,
-    substructure: Substructure<T>,
+    substructure: Substructure<'a>,
     options: Options,
     points: Vec<Option<f64>>,
     prepare: Duration,
@@ -141,19 +140,13 @@ impl<'a> Computation<'a> {
     }
 
     /// The same computation, whose parts another team computes.
-    pub fn by<T: Team>(self, team: T) -> Computation<'a, T> {
-        Computation {
-            netlist: self.netlist,
-            equations: self.equations,
+    pub fn by(self, team: impl Team + 'a) -> Self {
+        Self {
             substructure: self.substructure.by(team),
-            options: self.options,
-            points: self.points,
-            prepare: self.prepare,
+            ..self
         }
     }
-}
 
-impl<T: Team> Computation<'_, T> {
     /// Parts.
     pub fn parts(&self) -> usize {
         self.substructure.parts()
@@ -207,7 +200,7 @@ impl<T: Team> Computation<'_, T> {
                     }
                 }
                 // How near this comes to the solution matters little: `newton` refines it by the circuit's elements.
-                Ok(self.substructure.solve(linear.rhs, tolerance)?.x)
+                self.substructure.solve(linear.rhs)
             });
             let has_points = !outcome.voltages.is_empty();
             let found = match found {

@@ -72,7 +72,7 @@ fn netlist(text: &str) -> Netlist {
 fn direct(linear: Linear<'_>) -> Result<Vec<f64>, SolveError> {
     let mut substructure = Substructure::new(linear.matrix, 1)?;
     substructure.factor(linear.matrix)?;
-    Ok(substructure.solve(linear.rhs, 1e-14)?.x)
+    substructure.solve(linear.rhs)
 }
 
 /// Newton's method, conductances that are taken away and sources that are raised all lead to the same point.

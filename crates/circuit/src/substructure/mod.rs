@@ -3,12 +3,11 @@
 //! `compute` makes a [`Substructure`] and gives its `solve` to `newton`. The unknowns are divided into parts and an interface (`partition`).
 //! Each part eliminates its interior by sparse Cholesky factors or LU (`part`), all at once on threads or by processes (`team`). The interface's
 //! equations, to which each part adds its Schur complement, are solved densely (`interface`), and each part substitutes back. Unknowns without a
-//! usable pivot within their part join the interface: the currents of voltage sources do, where their nodes are there. Each solution is refined by
-//! its residual, computed from the whole matrix in 64 bits.
+//! usable pivot within their part join the interface: the currents of voltage sources do, where their nodes are there.
 //!
 //! One part is an ordinary sparse factorisation.
 //!
-//! Invariant: [`Solution::residual`] is computed from A, b and x, never from factors.
+//! Left out on purpose: refinement of solutions. `newton` refines them by the circuit's elements.
 
 mod interface;
 mod part;
@@ -24,11 +23,9 @@ use faer::Mat;
 use interface::Interface;
 use partition::{INTERFACE, Partition};
 use tsumuji_numbers::memory;
-use tsumuji_solve::local::{FillLimit, LuError, relative};
+use tsumuji_solve::local::{FillLimit, LuError};
 use tsumuji_solve::system::Csr;
 
-/// Most steps of iterative refinement of one solution; one is made always, more while the residual is above the tolerance and falls to half.
-const MOST_REFINEMENTS: usize = 4;
 /// Bytes of an entry of a factor: its number, its row, and room for growing.
 const ENTRY_BYTES: u64 = 24;
 /// Most multiplications of one factorisation: some hours of one core.
@@ -90,18 +87,8 @@ pub struct Sizes {
     pub entries: usize,
 }
 
-/// A solution.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Solution {
-    /// x.
-    pub x: Vec<f64>,
-    /// ‖b − A x‖₂ / ‖b‖₂, from A, b and x.
-    pub residual: f64,
-}
-
-/// A system divided into parts, which `T` computes.
-#[derive(Debug)]
-pub struct Substructure<T = Threads> {
+/// A system divided into parts, which a team computes.
+pub struct Substructure<'a> {
     partition: Partition,
     /// Number of each unknown within its part or within the interface.
     place: Vec<u32>,
@@ -109,14 +96,13 @@ pub struct Substructure<T = Threads> {
     interface: Vec<u32>,
     /// Most unknowns of the interface, those that join it included.
     interface_limit: usize,
-    team: T,
+    team: Box<dyn Team + 'a>,
     factors: Option<Factors>,
 }
 
 /// What the interface's equations need of all factors.
 #[derive(Debug)]
 struct Factors {
-    matrix: Csr,
     parts: Vec<FactoredPart>,
     interface: Interface,
     unknowns: usize,
@@ -130,7 +116,7 @@ struct FactoredPart {
     border: Vec<u32>,
 }
 
-impl Substructure {
+impl<'a> Substructure<'a> {
     /// Divides the unknowns of a matrix into at most `parts` parts. Its values do not matter.
     pub fn new(matrix: &Csr, parts: usize) -> Result<Self, SolveError> {
         let partition =
@@ -150,7 +136,7 @@ impl Substructure {
             })
             .collect();
         Ok(Self {
-            team: Threads::new(partition.parts),
+            team: Box::new(Threads::new(partition.parts)),
             interface_limit: interface::most_unknowns(),
             partition,
             place,
@@ -160,19 +146,14 @@ impl Substructure {
     }
 
     /// The same division, whose parts another team computes.
-    pub fn by<T: Team>(self, team: T) -> Substructure<T> {
-        Substructure {
-            partition: self.partition,
-            place: self.place,
-            interface: self.interface,
-            interface_limit: self.interface_limit,
-            team,
+    pub fn by(self, team: impl Team + 'a) -> Self {
+        Self {
+            team: Box::new(team),
             factors: None,
+            ..self
         }
     }
-}
 
-impl<T: Team> Substructure<T> {
     /// Parts.
     pub fn parts(&self) -> usize {
         self.partition.parts
@@ -220,7 +201,6 @@ impl<T: Team> Substructure<T> {
                 + unknowns * unknowns,
         };
         self.factors = Some(Factors {
-            matrix: matrix.clone(),
             parts,
             interface,
             unknowns,
@@ -265,80 +245,38 @@ impl<T: Team> Substructure<T> {
         schur
     }
 
-    /// Solves A x = b with the present factors, and refines x until the residual is within `tolerance`, if that helps. There must be factors.
-    pub fn solve(&mut self, b: &[f64], tolerance: f64) -> Result<Solution, SolveError> {
-        let Self {
-            team,
-            interface,
-            factors,
-            ..
-        } = self;
-        let factors = factors
-            .as_ref()
-            .expect("`factor` was called and did not fail");
-        let mut substitute = |b: &[f64]| substitute(team, interface, factors, b);
-        let norm_b = norm(b);
-        let mut x = substitute(b)?;
-        let mut rest = residual(&factors.matrix, &x, b);
-        let mut found = relative(norm(&rest), norm_b);
-        for _ in 0..MOST_REFINEMENTS {
-            if found == 0.0 || !found.is_finite() {
-                break;
-            }
-            let correction = substitute(&rest)?;
-            let better: Vec<f64> = x
-                .iter()
-                .zip(&correction)
-                .map(|(x, correction)| x + correction)
-                .collect();
-            let better_rest = residual(&factors.matrix, &better, b);
-            let better_found = relative(norm(&better_rest), norm_b);
-            let has_helped = better_found < found;
-            let is_worth_more = better_found > tolerance && better_found < found / 2.0;
-            if has_helped {
-                (x, rest, found) = (better, better_rest, better_found);
-            }
-            if !is_worth_more {
-                break;
+    /// Solves A x = b with the present factors, by one forward and one back substitution. There must be factors.
+    pub fn solve(&mut self, b: &[f64]) -> Result<Vec<f64>, SolveError> {
+        let factors = self.factors.as_ref();
+        let factors = factors.expect("`factor` was called and did not fail");
+        let at = |values: &[f64], unknowns: &[u32]| -> Vec<f64> {
+            let found = unknowns.iter().map(|&unknown| values[unknown as usize]);
+            found.collect()
+        };
+        let parts = &factors.parts;
+        let interiors = parts.iter().map(|part| at(b, &part.interior));
+        let added = self.team.forward(interiors.collect())?;
+        let mut inner = at(b, &self.interface);
+        inner.resize(factors.unknowns, 0.0);
+        for (part, added) in parts.iter().zip(&added) {
+            for (&unknown, value) in part.border.iter().zip(added) {
+                inner[unknown as usize] += value;
             }
         }
-        Ok(Solution { x, residual: found })
-    }
-}
-
-/// Forward and back substitution. `interface`: the unknowns of the interface as the partition made it.
-fn substitute(
-    team: &mut impl Team,
-    interface: &[u32],
-    factors: &Factors,
-    b: &[f64],
-) -> Result<Vec<f64>, SolveError> {
-    let at = |values: &[f64], unknowns: &[u32]| -> Vec<f64> {
-        let found = unknowns.iter().map(|&unknown| values[unknown as usize]);
-        found.collect()
-    };
-    let parts = &factors.parts;
-    let added = team.forward(parts.iter().map(|part| at(b, &part.interior)).collect())?;
-    let mut inner = at(b, interface);
-    inner.resize(factors.unknowns, 0.0);
-    for (part, added) in parts.iter().zip(&added) {
-        for (&unknown, value) in part.border.iter().zip(added) {
-            inner[unknown as usize] += value;
-        }
-    }
-    factors.interface.solve(&mut inner);
-    let borders = parts.iter().map(|part| at(&inner, &part.border));
-    let interiors = team.backward(borders.collect())?;
-    let mut x = vec![0.0; b.len()];
-    for (value, &unknown) in inner.iter().zip(interface) {
-        x[unknown as usize] = *value;
-    }
-    for (part, interior) in parts.iter().zip(&interiors) {
-        for (&unknown, value) in part.interior.iter().zip(interior) {
+        factors.interface.solve(&mut inner);
+        let borders = parts.iter().map(|part| at(&inner, &part.border));
+        let interiors = self.team.backward(borders.collect())?;
+        let mut x = vec![0.0; b.len()];
+        for (value, &unknown) in inner.iter().zip(&self.interface) {
             x[unknown as usize] = *value;
         }
+        for (part, interior) in parts.iter().zip(&interiors) {
+            for (&unknown, value) in part.interior.iter().zip(interior) {
+                x[unknown as usize] = *value;
+            }
+        }
+        Ok(x)
     }
-    Ok(x)
 }
 
 /// What fits into the memory that is available, for each of several parts that share it.
@@ -361,13 +299,6 @@ fn column_scales(matrix: &Csr, columns: &[u32]) -> Vec<f64> {
     columns
         .iter()
         .map(|&column| largest[column as usize])
-        .collect()
-}
-
-/// b − A x.
-fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> Vec<f64> {
-    (0..matrix.rows())
-        .map(|row| b[row] - matrix.row_dot(row, x))
         .collect()
 }
 

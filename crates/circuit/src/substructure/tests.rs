@@ -4,29 +4,29 @@ use super::partition::tests::grid;
 use super::*;
 use proptest::prelude::*;
 
-fn solved(matrix: &Csr, parts: usize, b: &[f64]) -> (Solution, Sizes) {
+/// x, ‖b − A x‖₂ / ‖b‖₂, and sizes.
+fn solved(matrix: &Csr, parts: usize, b: &[f64]) -> (Vec<f64>, f64, Sizes) {
     let mut substructure = Substructure::new(matrix, parts).unwrap();
     let sizes = substructure.factor(matrix).unwrap();
-    (substructure.solve(b, 1e-13).unwrap(), sizes)
+    let x = substructure.solve(b).unwrap();
+    let rest = b.iter().enumerate();
+    let rest: Vec<f64> = rest.map(|(row, b)| b - matrix.row_dot(row, &x)).collect();
+    (x, norm(&rest) / norm(b), sizes)
 }
 
-/// A grid has the same solution in any number of parts, and the residual that is told is the true one.
+/// A grid has the same solution in any number of parts.
 #[test]
 fn grid_is_solved_in_any_number_of_parts() {
     let matrix = grid(48);
     let b: Vec<f64> = (0..48 * 48).map(|row| f64::from(row % 17) - 8.0).collect();
-    let (one, _) = solved(&matrix, 1, &b);
-    let largest = one.x.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let (one, _, _) = solved(&matrix, 1, &b);
+    let largest = one.iter().fold(0.0f64, |most, x| most.max(x.abs()));
     for parts in [2, 3, 4, 7, 12] {
-        let (found, sizes) = solved(&matrix, parts, &b);
+        let (x, residual, sizes) = solved(&matrix, parts, &b);
         assert_eq!(sizes.parts, parts);
         assert!(sizes.interface > 0);
-        assert_eq!(
-            found.residual,
-            relative(norm(&residual(&matrix, &found.x, &b)), norm(&b))
-        );
-        assert!(found.residual < 1e-12, "{}", found.residual);
-        for (a, b) in one.x.iter().zip(&found.x) {
+        assert!(residual < 1e-12, "{residual}");
+        for (a, b) in one.iter().zip(&x) {
             assert!((a - b).abs() < 1e-9 * largest);
         }
     }
@@ -46,9 +46,9 @@ fn factors_are_made_anew() {
     let b = vec![1.0; 400];
     let mut substructure = Substructure::new(&matrix, 3).unwrap();
     substructure.factor(&matrix).unwrap();
-    let first = substructure.solve(&b, 1e-12).unwrap().x;
+    let first = substructure.solve(&b).unwrap();
     substructure.factor(&doubled).unwrap();
-    let second = substructure.solve(&b, 1e-12).unwrap().x;
+    let second = substructure.solve(&b).unwrap();
     assert!(
         first
             .iter()
@@ -98,8 +98,8 @@ fn zeros_on_the_diagonal_join_the_interface() {
         .map(|row| if row < 900 { 0.0 } else { f64::from(row % 7) })
         .collect();
     for parts in [1, 2, 5, 10] {
-        let (found, _) = solved(&matrix, parts, &b);
-        assert!(found.residual < 1e-11, "{parts}: {}", found.residual);
+        let (_, residual, _) = solved(&matrix, parts, &b);
+        assert!(residual < 1e-11, "{parts}: {residual}");
     }
 }
 
@@ -114,9 +114,8 @@ proptest! {
         triplets.extend((0..400u32).map(|row| (row, row ^ 1, 6.0)));
         let matrix = Csr::from_triplets(400, 400, &triplets).unwrap();
         let b: Vec<f64> = (0..400).map(|row| f64::from(row % 9) - 4.0).collect();
-        let (found, _) = solved(&matrix, parts, &b);
-        prop_assert!(found.residual < 1e-9, "{}", found.residual);
-        prop_assert_eq!(found.residual, relative(norm(&residual(&matrix, &found.x, &b)), norm(&b)));
+        let (_, residual, _) = solved(&matrix, parts, &b);
+        prop_assert!(residual < 1e-9, "{residual}");
     }
 }
 
