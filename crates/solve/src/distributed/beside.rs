@@ -22,19 +22,38 @@ const RING: usize = 256;
 
 /// A copy of a datagram.
 #[derive(Debug)]
-struct Packet {
+pub(super) struct Packet {
     /// Where it goes; empty for one that arrived.
-    to: Vec<NodeId>,
-    head: Datagram<'static>,
-    payload: Vec<u8>,
+    pub(super) to: Vec<NodeId>,
+    pub(super) head: Datagram<'static>,
+    pub(super) payload: Vec<u8>,
 }
 
 impl Packet {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         to: Vec::new(),
         head: Datagram::EMPTY,
         payload: Vec::new(),
     };
+
+    /// Makes it a copy that goes to `to`.
+    pub(super) fn fill(&mut self, to: &[NodeId], datagram: &Datagram<'_>) {
+        self.to.clear();
+        self.to.extend_from_slice(to);
+        self.payload.clear();
+        self.payload.extend_from_slice(datagram.payload);
+        self.head = Datagram {
+            payload: &[],
+            ..*datagram
+        };
+    }
+
+    pub(super) fn datagram(&self) -> Datagram<'_> {
+        Datagram {
+            payload: &self.payload,
+            ..self.head
+        }
+    }
 }
 
 /// One end of a ring. At one packets are filled, at the other they are drained, and go back.
@@ -58,25 +77,14 @@ impl End {
         let Ok(mut packet) = self.takes.pop() else {
             return false;
         };
-        packet.to.clear();
-        packet.to.extend_from_slice(to);
-        packet.payload.clear();
-        packet.payload.extend_from_slice(datagram.payload);
-        packet.head = Datagram {
-            payload: &[],
-            ..*datagram
-        };
+        packet.fill(to, datagram);
         self.gives.push(packet).is_ok() // there are no more packets than places
     }
 
     /// Takes out the oldest packet.
     fn drain<T>(&mut self, with: impl FnOnce(&[NodeId], &Datagram<'_>) -> T) -> Option<T> {
         let packet = self.takes.pop().ok()?;
-        let datagram = Datagram {
-            payload: &packet.payload,
-            ..packet.head
-        };
-        let result = with(&packet.to, &datagram);
+        let result = with(&packet.to, &packet.datagram());
         let _ = self.gives.push(packet); // there are no more packets than places
         Some(result)
     }

@@ -28,7 +28,6 @@ mod readers;
 mod round;
 mod run;
 mod serve;
-pub mod simulated;
 mod space;
 mod stage_clock;
 mod stats;
@@ -38,6 +37,12 @@ mod throttle;
 mod walk;
 mod watch;
 mod worker;
+
+/// The same without endpoints and clocks, for simulations.
+#[cfg(feature = "simulated")]
+pub mod simulated {
+    pub mod machines;
+}
 
 #[cfg(test)]
 mod net;

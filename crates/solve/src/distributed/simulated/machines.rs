@@ -1,4 +1,5 @@
 //! Machines that relax a generated system over a simulated switch, in virtual time: the production engine in its production loop, board, judge and workers.
+//! This is their driver, as `run` and `serve` are in production: it carries messages and frames, and lets time pass.
 //!
 //! Only computing is not done by the clock: an entry of A takes [`Machines::value_ps`], which [`entry_ps`] measures on this machine, and a frame takes
 //! [`Machines::frame_ns`] of the core that computes, or of a second one ([`Machines::handover_ns`]). The iteration itself is computed in full, so a run
@@ -6,20 +7,28 @@
 //!
 //! Used by `tsumuji paper relax-…`, a test and an example.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tsumuji_board::Elements;
+use tsumuji_board::{Carrier, Elements};
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
 pub use tsumuji_sim::Violation;
 use tsumuji_sim::{Arrivals, Net, Seed, judged};
 use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram};
 
-use super::{Costs, Judge, Message, Summary, Update, Work, Worker};
-use crate::distributed::{SolveConfig, beside};
-use crate::local::{Inner, Relaxation, Sweeper};
-use crate::system::{Generate, Generated, Solution};
+use crate::distributed::beside::{self, Packet};
+use crate::distributed::feed::Feed;
+use crate::distributed::field::{JUDGE, Outlet};
+use crate::distributed::judge::{Judge, Origin, Stage};
+use crate::distributed::message::{LapReport, Order, REPORT_CHANNEL, WorkerStats};
+use crate::distributed::step::{Out, Step, To, WorkerFault};
+use crate::distributed::worker::Worker;
+use crate::distributed::{SolveConfig, in_proportion};
+use crate::local::{Inner, Limits, Relaxation, Sweeper};
+use crate::report::Reason;
+use crate::system::{Generate, Generated, Solution, Source};
 
 /// A step without computing, too, takes time.
 const STEP_NS: u64 = 100;
@@ -62,6 +71,17 @@ pub struct Machines {
     pub seed: u64,
 }
 
+/// The run's result.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// Why it ended.
+    pub reason: Reason,
+    /// Exact relative residual.
+    pub residual: f64,
+    /// Laps of each worker.
+    pub laps: Vec<u64>,
+}
+
 /// What it came to.
 #[derive(Debug)]
 pub struct Found {
@@ -101,6 +121,12 @@ impl From<String> for RelaxError {
     }
 }
 
+impl From<WorkerFault> for RelaxError {
+    fn from(fault: WorkerFault) -> Self {
+        Self::NoResult(fault.to_string())
+    }
+}
+
 impl Machines {
     /// Has second cores receive and send the frames of a dense system, of a fixed number of elements, where that takes less than half of the time for
     /// computing. Otherwise they would be the bottleneck, and frames late: one core does all.
@@ -132,9 +158,14 @@ impl Machines {
     }
 
     fn run(&self, stop: &dyn Fn() -> bool) -> Result<Found, RelaxError> {
+        let (n, config) = (self.system.n(), self.config());
+        if !(1..=n).contains(&self.workers) {
+            return Err("a worker needs a row at least".to_owned().into());
+        }
         let made = Generated::new(self.system, self.seed, self.solution);
-        let judge = Judge::new(made, &self.config(), self.workers)
-            .ok_or_else(|| "a worker needs a row at least".to_owned())?;
+        let limits = Limits::new(config.tol, config.max_laps).expect("the defaults are in range");
+        let ranges = in_proportion(n, &vec![1.0; self.workers]);
+        let judge = Judge::new(limits, &config, (ranges, Origin::default()), None);
         let mut net = Net::new(Seed(self.seed))
             .in_program()
             .rate_mbit(self.rate_mbit)
@@ -166,6 +197,7 @@ impl Machines {
             net,
             ids,
             machines: self,
+            source: &Source::Generated(made),
             stop,
             updates: 0,
             update_bytes: 0,
@@ -177,6 +209,8 @@ impl Machines {
 struct Node {
     id: NodeId,
     worker: Worker,
+    /// Stored entries of its rows.
+    entries: f64,
     free_at: Instant,
     computed_ns: u64,
     has_left: bool,
@@ -186,14 +220,90 @@ struct Run<'m> {
     net: Net,
     ids: Vec<NodeId>,
     machines: &'m Machines,
+    source: &'m Source,
     /// Asked wherever work has been done that takes time of this machine.
     stop: &'m dyn Fn() -> bool,
     updates: u64,
     update_bytes: u64,
 }
 
-/// What has come to a node: messages, and frames.
-type Arrived = (Vec<(usize, Vec<u8>)>, Vec<(NodeId, Update)>);
+/// Messages that have come to a node: sender and content.
+type Messages = Vec<(usize, Vec<u8>)>;
+
+/// Catches what a step sends.
+struct Catch {
+    updates: Vec<Packet>,
+    /// What the worker's clock shows.
+    now_ns: u64,
+    /// What a frame takes, and what relaxing as many rows as in the last step does.
+    frame_ns: u64,
+    compute_ns: u64,
+    /// Whether the clock was asked: between the first and the second question rows are relaxed.
+    asked: u32,
+}
+
+impl Carrier for Catch {
+    type Error = Infallible;
+
+    fn update(&mut self, readers: &[NodeId], update: Datagram<'_>) -> Result<usize, Infallible> {
+        self.now_ns += self.frame_ns;
+        let mut packet = Packet::EMPTY;
+        packet.fill(readers, &update);
+        self.updates.push(packet);
+        Ok(0)
+    }
+}
+
+impl Outlet for Catch {
+    fn report(&mut self, report: &LapReport) -> Result<(), Infallible> {
+        let payload = report.payload();
+        self.update(&[JUDGE], report.datagram(&payload)).map(drop)
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.asked += 1;
+        if self.asked == 2 {
+            self.now_ns += self.compute_ns;
+        }
+        self.now_ns
+    }
+}
+
+impl Node {
+    /// Does one step; returns how many entries of A it read. `None`: it waits until something arrives.
+    fn step(&mut self, catch: &mut Catch) -> Result<Option<f64>, RelaxError> {
+        let worker = &mut self.worker;
+        let laps = |worker: &Worker| worker.relaxing().map_or(0.0, |field| field.laps());
+        let before = laps(worker);
+        let Ok(step) = worker.step(catch);
+        match step {
+            Step::Again(_) | Step::Lap => {
+                let done = laps(worker) - before;
+                if matches!(step, Step::Lap) {
+                    worker.exchange_blocks()?;
+                }
+                return Ok(Some(done * self.entries));
+            }
+            Step::Build(rows, relaxation) => {
+                let block = rows.make();
+                let block = block.ok_or_else(|| "rows that are not all of a block".to_owned())?;
+                self.entries = block.stored() as f64;
+                let built = Sweeper::new(block, relaxation).map_err(WorkerFault::from)?;
+                worker.built(built)?;
+            }
+            Step::Verify => {
+                let exact = worker.exact_residual(&mut || ());
+                worker.verified(exact);
+                return Ok(Some(self.entries));
+            }
+            Step::Count => worker.finish(WorkerStats::default()),
+            Step::Rest | Step::Wait => return Ok(None),
+            Step::Leave => self.has_left = true,
+            Step::Iterate => unreachable!("only relaxation is simulated"),
+        }
+        Ok(Some(0.0))
+    }
+}
 
 impl Run<'_> {
     fn drive(mut self, mut judge: Judge) -> Result<Found, RelaxError> {
@@ -206,6 +316,7 @@ impl Run<'_> {
             .map(|worker| Node {
                 id: self.ids[worker + 1],
                 worker: Worker::new(worker, capacity_bytes),
+                entries: 0.0,
                 free_at: start,
                 computed_ns: 0,
                 has_left: false,
@@ -213,8 +324,7 @@ impl Run<'_> {
             .collect();
         let mut iterated: Option<(Instant, Instant)> = None;
         loop {
-            let messages = judge.outgoing();
-            self.send(0, messages);
+            self.send_orders(&mut judge);
             self.net.run_for(QUANTUM);
             let now = self.net.now();
             self.check_wanted()?;
@@ -225,33 +335,42 @@ impl Run<'_> {
             }
             let (messages, frames) = self.arrived(self.ids[0]);
             for (from, bytes) in messages {
-                judge.take(from, &bytes)?;
+                let taken = judge.answer(from - 1, &bytes);
+                taken.map_err(|fault| format!("{fault:?}"))?;
             }
-            for (from, update) in frames {
-                judge.frame(usize::from(from.0), &update);
+            for frame in frames {
+                let Datagram { epoch, lap, .. } = frame.head;
+                if frame.head.channel_id == REPORT_CHANNEL
+                    && let Some(report) = LapReport::parse(epoch, lap, &frame.payload)
+                {
+                    judge.report(usize::from(frame.head.source.0) - 1, report);
+                }
             }
-            if judge.is_iterating() {
+            if judge.stage() == Stage::Iterating {
                 iterated = Some((iterated.map_or(now, |(first, _)| first), now));
             }
             for (at, node) in nodes.iter_mut().enumerate() {
                 self.advance(at, node, now)?;
             }
-            judge = match judge.result() {
-                Ok(summary) => {
-                    let (first, last) = iterated.ok_or_else(|| "it never iterated".to_owned())?;
-                    let seconds = |until: Instant| until.since(first).as_nanos() as f64 / 1e9;
-                    return Ok(Found {
-                        summary,
-                        seconds: seconds(now),
-                        iterating_seconds: seconds(last),
-                        frames: self.net.traffic().sent_frames,
-                        lost_frames: self.net.traffic().lost,
-                        updates: self.updates,
-                        update_bytes: self.update_bytes,
-                    });
-                }
-                Err(judge) => *judge,
-            };
+            if judge.stage() != Stage::Done {
+                continue;
+            }
+            let ended = judge.into_ended().expect("done");
+            let (first, last) = iterated.ok_or_else(|| "it never iterated".to_owned())?;
+            let seconds = |until: Instant| until.since(first).as_nanos() as f64 / 1e9;
+            return Ok(Found {
+                summary: Summary {
+                    reason: ended.reason,
+                    residual: ended.residual,
+                    laps: ended.stats.iter().map(|worker| worker.laps).collect(),
+                },
+                seconds: seconds(now),
+                iterating_seconds: seconds(last),
+                frames: self.net.traffic().sent_frames,
+                lost_frames: self.net.traffic().lost,
+                updates: self.updates,
+                update_bytes: self.update_bytes,
+            });
         }
     }
 
@@ -272,15 +391,18 @@ impl Run<'_> {
         node.free_at = node.free_at.max(quantum_ago);
         let (messages, frames) = self.arrived(node.id);
         for (from, bytes) in messages {
-            node.worker.take(from, &bytes)?;
+            match from.checked_sub(1) {
+                None => node.worker.order(&bytes)?,
+                Some(worker) => node.worker.note(worker, &bytes)?,
+            }
         }
         // Receiving takes time of the core that computes. A second core's time passes in the net.
         let frame_ns = (self.machines.handover_ns).unwrap_or(self.machines.frame_ns);
         let received_ns = frames.len() as u64 * frame_ns;
         node.free_at += Duration::from_nanos(received_ns);
         node.worker.exchanged(received_ns);
-        for (from, update) in frames {
-            node.worker.frame(from, &update);
+        for frame in frames {
+            node.worker.datagram(&frame.datagram());
         }
         let half = if self.machines.slow == Some(at + 1) {
             2.0
@@ -288,47 +410,60 @@ impl Run<'_> {
             1.0
         };
         while node.free_at <= now && !node.has_left {
-            let mut updates = Vec::new();
-            let costs = Costs {
+            let mut catch = Catch {
+                updates: Vec::new(),
+                now_ns: node.free_at.as_nanos(),
                 frame_ns,
                 compute_ns: node.computed_ns,
+                asked: 0,
             };
-            let now_ns = node.free_at.as_nanos();
-            let entries = match node.worker.step(now_ns, costs, &mut updates)? {
-                Work::Read(entries) => {
+            let entries = match node.step(&mut catch)? {
+                Some(entries) => {
                     self.check_wanted()?;
                     entries
                 }
-                Work::Waits => {
+                None => {
                     node.free_at = now + Duration::from_nanos(1);
                     0.0
                 }
-                Work::Leaves => {
-                    node.has_left = true;
-                    0.0
-                }
             };
-            let sent = updates.len() as u64 * frame_ns;
+            let sent = catch.updates.len() as u64 * frame_ns;
             let computed = (entries * half * self.machines.value_ps as f64 / 1e3) as u64;
             node.computed_ns = computed;
             node.free_at += Duration::from_nanos(STEP_NS + computed + sent);
-            for update in updates {
-                self.publish(node.id, update);
+            for update in catch.updates {
+                self.publish(node.id, &update);
             }
         }
-        let messages = node.worker.outgoing();
-        self.send(at + 1, messages);
+        let receiver = |to| match to {
+            To::Judge => 0,
+            To::Worker(worker) => worker + 1,
+        };
+        for Out { to, bytes, .. } in node.worker.out().drain(..) {
+            self.send(at + 1, receiver(to), &bytes);
+        }
         Ok(())
     }
 
-    fn send(&mut self, from: usize, messages: Vec<Message>) {
-        for message in messages {
-            let (from, to) = (self.ids[from], self.ids[message.to]);
-            self.net.send(from, to, Channel::ordered(0), &message.bytes);
+    fn send_orders(&mut self, judge: &mut Judge) {
+        while let Some((to, mut order)) = judge.out().pop_front() {
+            let mut feed = None;
+            if let Order::Setup(setup) = &mut order {
+                feed = Some(Feed::new(self.source, setup, judge.known_x(), usize::MAX));
+            }
+            self.send(0, to + 1, &order.encode());
+            while let Some((bytes, _)) = feed.as_mut().and_then(Feed::next) {
+                self.send(0, to + 1, &bytes);
+            }
         }
     }
 
-    fn publish(&mut self, from: NodeId, update: Update) {
+    fn send(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        let (from, to) = (self.ids[from], self.ids[to]);
+        self.net.send(from, to, Channel::ordered(0), bytes);
+    }
+
+    fn publish(&mut self, from: NodeId, update: &Packet) {
         let readers = &update.to;
         // One frame reaches all where all but the judge read it.
         let targets = if readers.len() > 1 && readers.len() + 2 == self.ids.len() {
@@ -336,24 +471,16 @@ impl Run<'_> {
         } else {
             readers.iter().copied().map(Destination::Peer).collect()
         };
-        let datagram = Datagram {
-            channel_id: update.channel_id,
-            epoch: update.epoch,
-            lap: update.lap,
-            key: update.key,
-            payload: &update.payload,
-            ..Datagram::EMPTY
-        };
         for to in targets {
             self.updates += 1;
             self.update_bytes += (DATAGRAM_HEADER_BYTES + update.payload.len()) as u64;
             // A frame that finds no room is lost, as in production.
-            let _ = self.net.publish_given(from, to, datagram);
+            let _ = self.net.publish_given(from, to, update.datagram());
         }
     }
 
     /// What has come to a node since the last call; nothing of it is kept.
-    fn arrived(&mut self, id: NodeId) -> Arrived {
+    fn arrived(&mut self, id: NodeId) -> (Messages, Vec<Packet>) {
         let Arrivals {
             deliveries,
             bodies,
@@ -364,16 +491,19 @@ impl Run<'_> {
         let sources = deliveries
             .iter()
             .map(|delivery| usize::from(delivery.from.0));
-        let frames = datagrams.into_iter().zip(payloads).map(|(stamp, payload)| {
-            let update = Update {
-                to: Vec::new(),
+        let frames = datagrams.into_iter().zip(payloads);
+        let frames = frames.map(|(stamp, payload)| Packet {
+            to: Vec::new(),
+            head: Datagram {
+                source: stamp.source,
+                incarnation: stamp.incarnation,
                 channel_id: stamp.channel_id,
                 epoch: stamp.epoch,
                 lap: stamp.lap,
                 key: stamp.key,
-                payload,
-            };
-            (stamp.source, update)
+                payload: &[],
+            },
+            payload,
         });
         (sources.zip(bodies).collect(), frames.collect())
     }
