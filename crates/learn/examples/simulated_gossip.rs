@@ -17,7 +17,7 @@ mod clusters;
 use std::collections::HashMap;
 
 use tsumuji_learn::data::{Data, Features, Targets};
-use tsumuji_learn::gossip::simulated::{Judge, Message, Summary, Work, Worker};
+use tsumuji_learn::gossip::simulated::{Judge, Message, Work, Worker};
 use tsumuji_learn::report::{Outcome, Reason};
 use tsumuji_learn::{
     Average, Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, Share, single,
@@ -119,7 +119,7 @@ impl Goal {
 /// What it came to.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) summary: Summary,
+    pub(crate) outcome: Outcome,
     /// Virtual time from when the first worker computes to the end; the rows are there then, but for some that are on their way.
     pub(crate) seconds: f64,
     pub(crate) frames: u64,
@@ -128,6 +128,13 @@ pub(crate) struct Found {
     pub(crate) excess_loss: f64,
     /// Distance of the parameters from those that one process finds by Newton's method from all rows.
     pub(crate) from_optimum: f64,
+}
+
+impl Found {
+    /// The gradient's norm got below the tolerance.
+    pub(crate) fn is_converged(&self) -> bool {
+        self.outcome.reason == Reason::Converged
+    }
 }
 
 struct Node {
@@ -201,15 +208,15 @@ fn simulate(case: &Case, goal: &Goal) -> Found {
     }
     net.run_until_up();
     net.conditions().loss_ppm = case.loss_percent * 10_000;
-    let (net, summary, began) = Run::new(net, ids, case).drive(&goal.problem, &goal.config);
-    let apart = summary.theta.iter().zip(&goal.optimum.theta);
+    let (net, outcome, began) = Run::new(net, ids, case).drive(&goal.problem, &goal.config);
+    let apart = outcome.theta.iter().zip(&goal.optimum.theta);
     Found {
         seconds: net.now().since(began).as_nanos() as f64 / 1e9,
         frames: net.traffic().sent_frames,
         lost_frames: net.traffic().lost,
-        excess_loss: goal.excess_loss(&summary.theta),
+        excess_loss: goal.excess_loss(&outcome.theta),
         from_optimum: apart.map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt(),
-        summary,
+        outcome,
     }
 }
 
@@ -244,7 +251,7 @@ impl<'c> Run<'c> {
     }
 
     /// Lets time pass until the judge has a result.
-    fn drive(mut self, problem: &Problem, config: &LearnConfig) -> (Net, Summary, Instant) {
+    fn drive(mut self, problem: &Problem, config: &LearnConfig) -> (Net, Outcome, Instant) {
         let (mut judge, first) = Judge::new(problem, config, self.case.workers);
         self.send(0, first);
         let now = self.net.now();
@@ -280,11 +287,11 @@ impl<'c> Run<'c> {
             let mut workers = nodes
                 .iter()
                 .filter_map(|node| node.worker.as_ref().map(|_| node));
-            if let Some(summary) = judge.result()
+            if let Some(outcome) = judge.result()
                 && workers.all(|node| node.has_left)
             {
                 let began = self.began.unwrap_or(now);
-                return (self.net, summary, began);
+                return (self.net, outcome, began);
             }
         }
     }
@@ -420,10 +427,10 @@ pub(crate) fn compare(case: &Case, measured: &[usize], simulated: &[usize]) -> V
             is_simulated: true,
             seconds: found.seconds,
             spread_percent: 0.0,
-            exchanges: found.summary.exchanges,
-            bytes_sent: found.summary.bytes_sent,
+            exchanges: found.outcome.exchanges,
+            bytes_sent: found.outcome.bytes_sent,
             excess_loss: found.excess_loss,
-            is_reached: found.summary.converged,
+            is_reached: found.is_converged(),
         }
     }));
     lines
@@ -616,23 +623,23 @@ fn main() {
 
 fn print_one(case: &Case) {
     let found = learn(case);
-    let summary = &found.summary;
+    let outcome = &found.outcome;
     println!(
         "simulated {} workers, {} % of frames lost, {} ps a row",
         case.workers, case.loss_percent, case.row_ps
     );
     println!(
         "rows      {} of {} × {} columns",
-        summary.rows, case.rows, case.columns
+        outcome.rows, case.rows, case.columns
     );
     println!(
         "loss      {:.6}, {:.1e} above the least; gradient {:.1e}, {:.1e} from the optimum",
-        summary.loss, found.excess_loss, summary.gradient_norm, found.from_optimum
+        outcome.loss, found.excess_loss, outcome.gradient_norm, found.from_optimum
     );
     println!(
         "traffic   {} exchanges, {} bytes, {} frames, {} lost; {} refused",
-        summary.exchanges, summary.bytes_sent, found.frames, found.lost_frames, summary.rejected
+        outcome.exchanges, outcome.bytes_sent, found.frames, found.lost_frames, outcome.rejected
     );
-    println!("nodes     differ by {:.1e}", summary.disagreement);
+    println!("nodes     differ by {:.1e}", outcome.disagreement);
     println!("time      {:.6} s, simulated", found.seconds);
 }

@@ -12,7 +12,7 @@ use crate::data::{Features, Row, dot};
 use squares::Squares;
 
 /// Sizes of parameters and statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
     /// Parameters of an output: one for each column, and the intercept.
     pub width: usize,

@@ -86,6 +86,28 @@ pub struct Outcome {
     pub history: Vec<Moment>,
 }
 
+impl Outcome {
+    /// Of a run that has done nothing yet.
+    pub(crate) fn begun() -> Self {
+        Self {
+            reason: Reason::Interrupted,
+            theta: Vec::new(),
+            loss: f64::NAN,
+            gradient_norm: f64::NAN,
+            iterations: 0,
+            exchanges: 0,
+            rejected: 0,
+            bytes_sent: 0,
+            rows_beside: 0,
+            disagreement: 0.0,
+            seconds: 0.0,
+            rows: 0,
+            dropped: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+}
+
 /// Largest Euclidean distance between two of several vectors.
 pub(crate) fn disagreement(vectors: &[&[f64]]) -> f64 {
     let mut largest: f64 = 0.0;

@@ -21,7 +21,7 @@ pub fn learn(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool
 
 fn newton(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
     let began = Instant::now();
-    let shape = share.shape();
+    let (shape, rows) = (share.shape(), share.rows());
     let mut newton = Newton::new(shape, config.l2, config.tol, vec![0.0; shape.parameters()]);
     let mut history = Vec::new();
     let reason = loop {
@@ -41,16 +41,18 @@ fn newton(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -
             Advance::Stagnated => break Reason::Stagnated,
         }
     };
-    let (theta, steps) = (newton.theta().to_vec(), newton.steps());
-    finish(
-        share,
-        began,
+    let (loss, gradient_norm) = newton.progress();
+    Outcome {
         reason,
-        theta,
-        steps,
+        theta: newton.theta().to_vec(),
+        loss,
+        gradient_norm,
+        iterations: newton.steps(),
+        seconds: began.elapsed().as_secs_f64(),
+        rows,
         history,
-        newton.progress(),
-    )
+        ..Outcome::begun()
+    }
 }
 
 fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
@@ -60,7 +62,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
         .unwrap_or_else(|| rate_of(share.curvature(), share.squares() / rows.max(1) as f64));
     let mut sgd = Sgd::new(config.sgd, rate, config.l2, shape, rows, config.seed);
     let (mut history, mut check_at) = (Vec::new(), 1);
-    let (reason, (loss, norm)) = loop {
+    let (reason, (loss, gradient_norm)) = loop {
         if sgd.steps().is_multiple_of(STEPS_PER_LOOK) && stop() {
             break (Reason::Interrupted, look(share, config, &mut sgd));
         }
@@ -87,38 +89,20 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
             break (Reason::Epochs, (loss, gradient_norm));
         }
     };
-    let (theta, epochs) = (sgd.result().to_vec(), sgd.epochs());
-    finish(share, began, reason, theta, epochs, history, (loss, norm))
+    Outcome {
+        reason,
+        theta: sgd.result().to_vec(),
+        loss,
+        gradient_norm,
+        iterations: sgd.epochs(),
+        seconds: began.elapsed().as_secs_f64(),
+        rows,
+        history,
+        ..Outcome::begun()
+    }
 }
 
 fn look(share: &Share, config: &LearnConfig, sgd: &mut Sgd) -> (f64, f64) {
     let sums = share.statistic(sgd.result(), false);
     assess(share.shape(), &sums, false, sgd.result(), config.l2)
-}
-
-fn finish(
-    share: &Share,
-    began: Instant,
-    reason: Reason,
-    theta: Vec<f64>,
-    iterations: u64,
-    history: Vec<Moment>,
-    (loss, gradient_norm): (f64, f64),
-) -> Outcome {
-    Outcome {
-        reason,
-        theta,
-        loss,
-        gradient_norm,
-        iterations,
-        exchanges: 0,
-        rejected: 0,
-        bytes_sent: 0,
-        rows_beside: 0,
-        disagreement: 0.0,
-        seconds: began.elapsed().as_secs_f64(),
-        rows: share.rows(),
-        dropped: Vec::new(),
-        history,
-    }
 }

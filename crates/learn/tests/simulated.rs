@@ -29,24 +29,21 @@ fn case(method: Method) -> Case {
 #[test]
 fn many_reach_the_optimum_under_loss() {
     let found = learn(&case(Method::Newton));
-    assert!(
-        found.summary.converged && found.lost_frames > 0,
-        "{found:?}"
-    );
+    assert!(found.is_converged() && found.lost_frames > 0, "{found:?}");
     assert!(found.from_optimum < 1e-9, "{found:?}");
     assert_eq!(
-        (found.summary.disagreement, found.summary.rows),
+        (found.outcome.disagreement, found.outcome.rows),
         (0.0, 6_000)
     );
     let again = learn(&case(Method::Newton));
-    assert_eq!((again.summary, again.frames), (found.summary, found.frames));
+    assert_eq!((again.outcome, again.frames), (found.outcome, found.frames));
 }
 
 /// Gossip SGD among many comes within a hundredth of the least loss, though a tenth of all frames is lost.
 #[test]
 fn many_average_under_loss() {
     let found = learn(&case(Method::Sgd));
-    assert!(found.summary.exchanges > 300, "{found:?}");
+    assert!(found.outcome.exchanges > 300, "{found:?}");
     assert!(found.excess_loss < 0.01, "{found:?}");
 }
 
@@ -60,11 +57,11 @@ fn push_sum_is_exact_on_skewed_shares() {
             is_sorted: true,
             ..case(Method::Newton)
         });
-        let summary = &found.summary;
-        assert!(summary.converged && found.lost_frames > 0, "{found:?}");
+        let outcome = &found.outcome;
+        assert!(found.is_converged() && found.lost_frames > 0, "{found:?}");
         assert!(found.from_optimum < 1e-6, "{found:?}");
-        assert_eq!((summary.disagreement, summary.rejected), (0.0, 0));
-        assert_eq!(summary.rows, 6_000);
+        assert_eq!((outcome.disagreement, outcome.rejected), (0.0, 0));
+        assert_eq!(outcome.rows, 6_000);
     }
 }
 
@@ -78,9 +75,9 @@ fn one_of_four_dies_by_push_sum() {
         dies: Some((1, Duration::from_millis(10))),
         ..case(Method::Newton)
     });
-    assert!(found.summary.converged, "{found:?}");
+    assert!(found.is_converged(), "{found:?}");
     assert_eq!(
-        (found.summary.rows, found.summary.disagreement),
+        (found.outcome.rows, found.outcome.disagreement),
         (4_500, 0.0)
     );
 }
@@ -92,9 +89,9 @@ fn one_of_many_dies() {
         dies: Some((3, Duration::from_micros(200))),
         ..case(Method::Newton)
     });
-    assert!(found.summary.converged, "{found:?}");
+    assert!(found.is_converged(), "{found:?}");
     assert_eq!(
-        (found.summary.rows, found.summary.disagreement),
+        (found.outcome.rows, found.outcome.disagreement),
         (5_500, 0.0)
     );
 }
@@ -107,7 +104,7 @@ fn one_of_four_dies_under_loss() {
         dies: Some((3, Duration::from_millis(1))),
         ..case(Method::Sgd)
     });
-    assert_eq!(found.summary.rows, 4_500, "{found:?}");
+    assert_eq!(found.outcome.rows, 4_500, "{found:?}");
     assert!(
         found.excess_loss < 0.01 && found.lost_frames > 0,
         "{found:?}"

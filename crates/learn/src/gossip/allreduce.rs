@@ -66,7 +66,7 @@ fn by_sgd(
     mut sgd: Box<Sgd>,
     sum: &mut impl FnMut(&mut [f64]) -> Result<(), ReduceError>,
 ) -> Result<Reduced, ReduceError> {
-    let workers = setup.rows.len() as f64;
+    let workers = setup.plausible.rows.len() as f64;
     let mut mean = |values: &mut [f64]| -> Result<(), ReduceError> {
         sum(values)?;
         values.iter_mut().for_each(|value| *value /= workers);

@@ -118,7 +118,9 @@ pub(super) mod tests {
     use crate::config::{Average, Kind, LearnConfig, Method, Mode, SgdConfig};
     use crate::data::Features;
     use crate::gossip::message::{Answer, Begin, Order, PeerMessage, Setup, encode};
+    use crate::gossip::table::Plausible;
     use crate::gossip::worker::To;
+    use crate::objective::Shape;
 
     pub(in crate::gossip) const ROWS: u64 = 30;
 
@@ -152,13 +154,18 @@ pub(super) mod tests {
                 seed: 1,
             },
             mode: Mode::Gossip,
-            rows: vec![ROWS; 2],
-            width: 2,
-            outputs: 1,
+            plausible: Plausible {
+                shape: Shape {
+                    width: 2,
+                    outputs: 1,
+                },
+                kind: Kind::Linear,
+                rows: vec![ROWS; 2],
+                x_max: 1.0,
+                y_max: 1.0,
+            },
             empty: features(Vec::new()),
             rate: 0.1,
-            x_max: 1.0,
-            y_max: 1.0,
             token: 0,
         };
         let x: Vec<f64> = (0..ROWS).map(|row| row as f64 / ROWS as f64).collect();

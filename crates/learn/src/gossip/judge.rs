@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::config::{LearnConfig, Method, Mode};
 use crate::objective::assess;
-use crate::report::{Reason, disagreement};
+use crate::report::{Outcome, Reason, disagreement};
 
 use super::exchange::is_plausible;
 use super::message::{Answer, Begin, Order, finite};
@@ -63,26 +63,6 @@ pub(super) enum Stage {
     Done,
 }
 
-/// A result that was certified.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Certified {
-    pub(super) reason: Reason,
-    pub(super) theta: Vec<f64>,
-    pub(super) loss: f64,
-    pub(super) gradient_norm: f64,
-    pub(super) rows: usize,
-    pub(super) disagreement: f64,
-}
-
-/// Counters of workers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) exchanges: u64,
-    pub(super) rejected: u64,
-    pub(super) bytes_sent: u64,
-    pub(super) rows_beside: u64,
-}
-
 #[derive(Debug, Default)]
 struct Member {
     /// Its rows take part. Those of a worker that has joined do not until it has them all.
@@ -119,14 +99,13 @@ pub(super) struct Judge {
     /// The newest parameters.
     theta: Vec<f64>,
     check_at: u64,
-    disagreement: f64,
     steps: u64,
     /// Newton steps before this epoch.
     steps_before: u64,
     /// Epochs since the last step that began because all waited.
     vain: u32,
-    totals: Totals,
-    certified: Option<Certified>,
+    /// The certified result, and counters as they come.
+    outcome: Outcome,
     /// Loss and gradient's norm as they come: iteration, loss, norm.
     news: Vec<(u64, f64, f64)>,
     out: VecDeque<(usize, Order)>,
@@ -162,12 +141,10 @@ impl Judge {
             epoch: 0,
             id: 0,
             check_at: 1,
-            disagreement: 0.0,
             steps: 0,
             steps_before: 0,
             vain: 0,
-            totals: Totals::default(),
-            certified: None,
+            outcome: Outcome::begun(),
             news: Vec::new(),
             out: VecDeque::new(),
             fault: None,
@@ -193,16 +170,16 @@ impl Judge {
         self.fault.take()
     }
 
-    pub(super) fn certified(&self) -> Option<&Certified> {
-        self.certified.as_ref()
-    }
-
-    pub(super) fn totals(&self) -> Totals {
-        self.totals
+    /// The result of a run that is done. Times and names are its driver's.
+    pub(super) fn outcome(&self) -> Outcome {
+        Outcome {
+            iterations: self.iterations(),
+            ..self.outcome.clone()
+        }
     }
 
     /// Newton steps or epochs of the worker that did most.
-    pub(super) fn iterations(&self) -> u64 {
+    fn iterations(&self) -> u64 {
         let epochs = self.members.iter().map(|member| member.epochs).max();
         self.steps.max(epochs.unwrap_or(0))
     }
@@ -371,7 +348,7 @@ impl Judge {
                 let is_far = self.theta.iter().any(|theta| theta.abs() > OVERFLOW);
                 let may_overflow = is_far && sums.len() == self.plausible.shape.statistic(false);
                 if !may_overflow && !self.plausible.statistic(worker, &sums, false) {
-                    self.totals.rejected += 1;
+                    self.outcome.rejected += 1;
                     return self.drop_worker(worker, "its gradient is implausible".to_owned());
                 }
                 self.members[worker].sums = Some(sums);
@@ -389,7 +366,7 @@ impl Judge {
             } => {
                 member.is_final = true;
                 // They are what the worker says: sums may not overflow.
-                let totals = &mut self.totals;
+                let totals = &mut self.outcome;
                 for (total, more) in [
                     (&mut totals.exchanges, exchanges),
                     (&mut totals.rejected, rejected),
@@ -546,12 +523,12 @@ impl Judge {
             .map(|(worker, _)| worker)
             .collect();
         if let Some(worker) = far.first() {
-            self.totals.rejected += 1;
+            self.outcome.rejected += 1;
             // What follows is decided again, without it.
             return self.drop_worker(*worker, "its parameters are implausible".to_owned());
         }
         let all: Vec<&[f64]> = found.iter().map(Vec::as_slice).collect();
-        self.disagreement = disagreement(&all);
+        self.outcome.disagreement = disagreement(&all);
         self.theta = match self.config.method {
             Method::Newton => {
                 // One that has not seen the end would go on to another point.
@@ -623,14 +600,10 @@ impl Judge {
     }
 
     fn finish(&mut self, reason: Reason, (loss, gradient_norm): (f64, f64), rows: usize) {
-        self.certified = Some(Certified {
-            reason,
-            theta: self.theta.clone(),
-            loss,
-            gradient_norm,
-            rows,
-            disagreement: self.disagreement,
-        });
+        let outcome = &mut self.outcome;
+        (outcome.reason, outcome.rows) = (reason, rows);
+        (outcome.loss, outcome.gradient_norm) = (loss, gradient_norm);
+        outcome.theta.clone_from(&self.theta);
         self.stage = Stage::Finishing;
         self.order(&Order::Finish);
     }

@@ -24,44 +24,21 @@ pub(super) const PEERS_ID: u16 = 2;
 pub(super) struct Setup {
     pub(super) config: LearnConfig,
     pub(super) mode: Mode,
-    /// Rows of each worker.
-    pub(super) rows: Vec<u64>,
-    /// Width and outputs.
-    pub(super) width: usize,
-    pub(super) outputs: usize,
+    /// Sizes and bounds of the data, and the rows of each worker.
+    pub(super) plausible: Plausible,
     /// Without rows, so that the form is known.
     pub(super) empty: Features,
     /// The first step of SGD.
     pub(super) rate: f64,
-    /// Largest |x| of all data, at least 1 for the intercept, and largest |y|.
-    pub(super) x_max: f64,
-    pub(super) y_max: f64,
     /// What TCP connections of this run begin with.
     pub(super) token: u64,
 }
 
 impl Setup {
-    pub(super) fn shape(&self) -> Shape {
-        Shape {
-            width: self.width,
-            outputs: self.outputs,
-        }
-    }
-
-    /// What statistics of these data can be.
-    pub(super) fn plausible(&self) -> Plausible {
-        Plausible {
-            shape: self.shape(),
-            kind: self.config.kind,
-            rows: self.rows.clone(),
-            x_max: self.x_max,
-            y_max: self.y_max,
-        }
-    }
-
     fn is_sound(&self) -> bool {
-        let parameters = self.width.checked_mul(self.outputs);
-        self.empty.columns() + 1 == self.width
+        let Shape { width, outputs } = self.plausible.shape;
+        let parameters = width.checked_mul(outputs);
+        self.empty.columns() + 1 == width
             && self.empty.rows() == 0
             && self.empty.stored() == 0
             && self.config.sgd.batch > 0

@@ -13,6 +13,7 @@ use crate::sgd::rate_of;
 use super::judge::{Fault, Judge, SILENT, Stage};
 use super::message::{BULK, CONTROL, Order, Setup, encode};
 use super::serve::node;
+use super::table::Plausible;
 use super::worker::period;
 
 /// Bytes of rows in one message: large enough to be cheap, small against any budget.
@@ -143,8 +144,8 @@ pub fn run(
 
 /// The judge of a run that begins so.
 pub(super) fn judge(problem: &Problem, setup: &Setup) -> Judge {
-    let shares = problem.ranges(setup.rows.len());
-    Judge::new(setup.config, setup.mode, setup.plausible(), shares)
+    let shares = problem.ranges(setup.plausible.rows.len());
+    Judge::new(setup.config, setup.mode, setup.plausible.clone(), shares)
 }
 
 /// Gives each worker its setup and its rows to `give`, a chunk for each in turn. `shares`: the workers and their rows.
@@ -203,7 +204,6 @@ pub(super) fn setup(
         });
     }
     let mean_square = 1.0 + squares / share.rows() as f64;
-    let shape = share.shape();
     let ranges = problem.ranges(workers);
     let rows: Vec<u64> = ranges.iter().map(|rows| rows.len() as u64).collect();
     let mut config = *config;
@@ -215,16 +215,18 @@ pub(super) fn setup(
     Setup {
         config,
         mode,
-        rows,
-        width: shape.width,
-        outputs: shape.outputs,
+        plausible: Plausible {
+            shape: share.shape(),
+            kind: config.kind,
+            rows,
+            x_max,
+            y_max: share.targets.iter().fold(1.0, |most, y| y.abs().max(most)),
+        },
         empty: share.features.empty_like(),
         rate: config
             .sgd
             .rate
             .unwrap_or_else(|| rate_of(share.curvature(), mean_square)),
-        x_max,
-        y_max: share.targets.iter().fold(1.0, |most, y| y.abs().max(most)),
         token,
     }
 }
@@ -247,7 +249,7 @@ impl Driver {
         setup: &Setup,
         watch: &mut dyn Watch,
     ) -> Result<(), RunError> {
-        let shares = problem.ranges(setup.rows.len()).into_iter();
+        let shares = problem.ranges(setup.plausible.rows.len()).into_iter();
         let shares = shares.map(|rows| vec![rows]).enumerate().collect();
         deal(problem, setup, shares, &mut |worker, bytes| {
             self.give(endpoint, worker, bytes, watch)
@@ -278,10 +280,8 @@ impl Driver {
         let Some(joining) = self.judge.take_dealt() else {
             return Ok(());
         };
-        let setup = Setup {
-            rows: joining.rows(),
-            ..setup.clone()
-        };
+        let mut setup = setup.clone();
+        setup.plausible.rows = joining.rows();
         let share = vec![(joining.worker, joining.share)];
         deal(problem, &setup, share, &mut |worker, bytes| {
             self.give(endpoint, worker, bytes, watch)
@@ -413,28 +413,16 @@ impl Driver {
     }
 
     fn outcome(self, endpoint: &Endpoint, seconds: f64) -> Outcome {
-        let certified = self.judge.certified().expect("the run is done").clone();
-        let totals = self.judge.totals();
         let dropped = self.judge.dropped().map(|(worker, rows, cause)| Dropped {
             worker: endpoint.name_of(node(worker)).to_owned(),
             rows,
             cause: cause.to_owned(),
         });
         Outcome {
-            reason: certified.reason,
-            theta: certified.theta,
-            loss: certified.loss,
-            gradient_norm: certified.gradient_norm,
-            iterations: self.judge.iterations(),
-            exchanges: totals.exchanges,
-            rejected: totals.rejected,
-            bytes_sent: totals.bytes_sent,
-            rows_beside: totals.rows_beside,
-            disagreement: certified.disagreement,
             seconds,
-            rows: certified.rows,
             dropped: dropped.collect(),
             history: self.history,
+            ..self.judge.outcome()
         }
     }
 }

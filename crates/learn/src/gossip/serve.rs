@@ -309,7 +309,7 @@ impl Driver {
         let Some((setup, _)) = self.worker.parts() else {
             return Ok(());
         };
-        let tcp = Tcp::listen(self.worker.me(), setup.rows.len(), setup.token)?;
+        let tcp = Tcp::listen(self.worker.me(), setup.plausible.rows.len(), setup.token)?;
         let port = tcp.port();
         self.tcp = Some(tcp);
         self.worker.listens(port);

@@ -6,8 +6,9 @@ use std::convert::Infallible;
 
 use crate::config::{LearnConfig, Mode};
 use crate::problem::Problem;
+use crate::report::Outcome;
 
-use super::judge::{self, Certified, Stage, Totals};
+use super::judge::{self, Stage};
 use super::message::{Order, encode};
 use super::run::{self, deal, setup};
 use super::worker::{self, Step, To};
@@ -69,49 +70,9 @@ impl Judge {
         self.0.take_fault().map(|fault| format!("{fault:?}"))
     }
 
-    /// The result, once the workers may leave.
-    pub fn result(&self) -> Option<Summary> {
-        let certified = self.0.certified()?;
-        (self.0.stage() == Stage::Done).then(|| Summary::new(certified, self.0.totals()))
-    }
-}
-
-/// The result of a run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
-    /// Whether the gradient's norm is below the tolerance.
-    pub converged: bool,
-    /// The parameters, for scaled data.
-    pub theta: Vec<f64>,
-    /// The objective there.
-    pub loss: f64,
-    /// Norm of its gradient.
-    pub gradient_norm: f64,
-    /// Rows that take part.
-    pub rows: usize,
-    /// Largest distance between the parameters of two workers.
-    pub disagreement: f64,
-    /// Statistics or parameters that workers have taken from others.
-    pub exchanges: u64,
-    /// Those that were refused.
-    pub rejected: u64,
-    /// Bytes of the workers' messages.
-    pub bytes_sent: u64,
-}
-
-impl Summary {
-    fn new(certified: &Certified, totals: Totals) -> Self {
-        Self {
-            converged: certified.reason == crate::report::Reason::Converged,
-            theta: certified.theta.clone(),
-            loss: certified.loss,
-            gradient_norm: certified.gradient_norm,
-            rows: certified.rows,
-            disagreement: certified.disagreement,
-            exchanges: totals.exchanges,
-            rejected: totals.rejected,
-            bytes_sent: totals.bytes_sent,
-        }
+    /// The result, once the workers may leave; without times.
+    pub fn result(&self) -> Option<Outcome> {
+        (self.0.stage() == Stage::Done).then(|| self.0.outcome())
     }
 }
 

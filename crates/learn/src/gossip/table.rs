@@ -3,6 +3,8 @@
 //! Sums are made in the order of workers, so that they have the same bits wherever they are made. A worker is never more than one version ahead of
 //! another, for it needs the other's statistic to go on: two places for each are enough.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Kind;
 use crate::objective::Shape;
 
@@ -12,13 +14,13 @@ use super::message::finite;
 const ROUNDING: f64 = 1e-6;
 
 /// What statistics of these data can be. What cannot be is refused, before it spoils a sum.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plausible {
     pub(super) shape: Shape,
     pub(super) kind: Kind,
     /// Rows of each worker.
     pub(super) rows: Vec<u64>,
-    /// Largest |x|, at least 1.
+    /// Largest |x|, at least 1 for the intercept.
     pub(super) x_max: f64,
     /// Largest |y|, at least 1.
     pub(super) y_max: f64,

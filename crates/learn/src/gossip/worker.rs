@@ -299,8 +299,8 @@ impl Worker {
                     (Some(setup), Some(share)) => {
                         let own = begin.rows.get(self.me).copied().unwrap_or(0);
                         begin.alive.len() == begin.rows.len()
-                            && begin.rows.len() >= setup.rows.len()
-                            && begin.theta.len() == setup.shape().parameters()
+                            && begin.rows.len() >= setup.plausible.rows.len()
+                            && begin.theta.len() == setup.plausible.shape.parameters()
                             && own > 0
                             && own <= share.rows() as u64
                     }
@@ -339,21 +339,22 @@ impl Worker {
     }
 
     fn set_up(&mut self, setup: Box<Setup>) -> Result<(), WorkerFault> {
-        if setup.rows.get(self.me).is_none_or(|rows| *rows == 0) {
+        let rows = &setup.plausible.rows;
+        if rows.get(self.me).is_none_or(|rows| *rows == 0) {
             return Err(WorkerFault::Protocol {
                 what: "a setup without rows for this worker",
             });
         }
         self.random = fastrand::Rng::with_seed(setup.config.seed.wrapping_add(self.me as u64));
-        self.peers = (0..setup.rows.len())
+        self.peers = (0..rows.len())
             .filter(|worker| *worker != self.me)
             .collect();
-        self.accused = vec![false; setup.rows.len()];
+        self.accused = vec![false; rows.len()];
         let average = setup.config.average;
-        self.averages = Some(Averages::new(average, self.me, setup.plausible()));
+        self.averages = Some(Averages::new(average, self.me, setup.plausible.clone()));
         self.share = Some(Share {
             kind: setup.config.kind,
-            outputs: setup.outputs,
+            outputs: setup.plausible.shape.outputs,
             features: setup.empty.clone(),
             targets: Vec::new(),
         });
@@ -366,7 +367,7 @@ impl Worker {
         let (Some(setup), Some(share)) = (&self.setup, &mut self.share) else {
             return bad("rows before the setup");
         };
-        let wanted = setup.rows[self.me] as usize;
+        let wanted = setup.plausible.rows[self.me] as usize;
         if share.rows() + targets.len() > wanted
             || features.columns() != share.features.columns()
             || features.is_dense() != share.features.is_dense()
@@ -397,8 +398,8 @@ impl Worker {
         self.accused.resize(begin.rows.len(), false);
         share.truncate(begin.rows[self.me] as usize);
         averages.reset(&begin.alive, &begin.rows);
-        setup.rows = begin.rows;
-        let (config, shape) = (setup.config, setup.shape());
+        setup.plausible.rows = begin.rows;
+        let (config, shape) = (setup.config, setup.plausible.shape);
         match config.method {
             Method::Newton => {
                 self.state = State::Newton {
@@ -414,11 +415,8 @@ impl Worker {
             Method::Sgd => {
                 let by_work = sgd::steps_per_poll(share, config.sgd.batch);
                 self.steps_per_poll = by_work.min(config.sgd.period as usize);
-                let alive = setup
-                    .rows
-                    .iter()
-                    .zip(&begin.alive)
-                    .filter(|(_, alive)| **alive);
+                let alive = setup.plausible.rows.iter().zip(&begin.alive);
+                let alive = alive.filter(|(_, alive)| **alive);
                 let rows = alive.map(|(rows, _)| *rows).max().unwrap_or(1) as usize;
                 let seed = config.seed.wrapping_add(self.me as u64);
                 let mut sgd = Sgd::new(config.sgd, setup.rate, config.l2, shape, rows, seed);
