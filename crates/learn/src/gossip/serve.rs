@@ -179,7 +179,11 @@ impl Driver {
                         self.ask_at = Some(Instant::now() + self.repeat);
                     }
                 }
-                Step::Reduce => self.reduce(endpoint)?,
+                Step::Reduce => {
+                    if let Err(error) = allreduce::iterate(endpoint, &mut self.worker) {
+                        self.worker.failed(error.to_string());
+                    }
+                }
                 Step::Leave => {
                     self.send(endpoint)?;
                     // The judge may have left before it acknowledged the last message.
@@ -306,7 +310,7 @@ impl Driver {
 
     /// Opens the sockets, and tells the judge where.
     fn listen(&mut self) -> Result<(), WorkerError> {
-        let Some((setup, _)) = self.worker.parts() else {
+        let Some(setup) = self.worker.setup() else {
             return Ok(());
         };
         let tcp = Tcp::listen(self.worker.me(), setup.plausible.rows.len(), setup.token)?;
@@ -368,20 +372,6 @@ impl Driver {
         }
         drop(batch);
         Ok(true)
-    }
-
-    fn reduce(&mut self, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
-        let Some(state) = self.worker.reducing() else {
-            return Ok(());
-        };
-        let Some((setup, share)) = self.worker.parts() else {
-            return Ok(());
-        };
-        match allreduce::iterate(endpoint, setup, share, state) {
-            Ok((reduced, exchanges)) => self.worker.reduced(reduced, exchanges),
-            Err(error) => self.worker.failed(error.to_string()),
-        }
-        Ok(())
     }
 
     fn take(&mut self, from: NodeId, bytes: &[u8], is_kept: bool) {

@@ -23,7 +23,6 @@ use super::exchange::Exchange;
 use super::message::{Answer, Begin, Mass, Order, PeerMessage, Setup, encode};
 use newton::Averages;
 
-pub(super) use reduce::Reduced;
 pub(super) use sgd::period;
 
 /// Why a worker ends without the judge's order to leave.
@@ -71,7 +70,7 @@ pub(super) enum Step {
     Wait,
     /// Wait for peers' statistics; when some are missing for a while, call `ask`.
     WaitForPeers,
-    /// Run the all-reduce to its end, then call `reduced`.
+    /// Call `reduce`.
     Reduce,
     /// Send waiting messages, then leave.
     Leave,
@@ -238,9 +237,8 @@ impl Worker {
         self.ports.take()
     }
 
-    /// What an all-reduce needs: what to learn, and the rows.
-    pub(super) fn parts(&self) -> Option<(&Setup, &Share)> {
-        Some((self.setup.as_deref()?, self.share.as_ref()?))
+    pub(super) fn setup(&self) -> Option<&Setup> {
+        self.setup.as_deref()
     }
 
     /// Tells the judge that this worker failed.
