@@ -14,8 +14,6 @@
 #[path = "../tests/clusters/mod.rs"]
 mod clusters;
 
-use std::collections::HashMap;
-
 use tsumuji_learn::data::{Data, Features, Targets};
 use tsumuji_learn::gossip::simulated::{Judge, Message, Work, Worker};
 use tsumuji_learn::report::{Outcome, Reason};
@@ -23,7 +21,8 @@ use tsumuji_learn::{
     Average, Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, Share, single,
 };
 use tsumuji_proto::{Channel, Config, Destination, Duration, Instant, NodeId};
-use tsumuji_sim::{Net, Seed};
+use tsumuji_sim::{Arrivals, Net, Seed};
+use tsumuji_wire::Datagram;
 
 /// A loop without computing, too, takes time.
 const LOOP_NS: u64 = 500;
@@ -140,17 +139,12 @@ impl Found {
 struct Node {
     id: NodeId,
     worker: Option<Worker>,
-    messages_seen: usize,
-    datagrams_seen: usize,
     free_at: Instant,
     /// When peers are asked, and how long after that again.
     ask_at: Instant,
     ask_after: Duration,
     has_left: bool,
 }
-
-/// Content of datagrams by sender and number: the net carries as many bytes of its own, and checks them.
-type Contents = HashMap<(NodeId, u32), Vec<u8>>;
 
 /// A logistic problem.
 fn problem(case: &Case, config: &LearnConfig) -> Problem {
@@ -232,8 +226,6 @@ struct Run<'c> {
     net: Net,
     ids: Vec<NodeId>,
     case: &'c Case,
-    contents: Contents,
-    number: u32,
     /// When a worker computed first.
     began: Option<Instant>,
 }
@@ -244,8 +236,6 @@ impl<'c> Run<'c> {
             net,
             ids,
             case,
-            contents: Contents::new(),
-            number: 0,
             began: None,
         }
     }
@@ -276,7 +266,7 @@ impl<'c> Run<'c> {
                 let left = nodes.iter_mut().filter_map(|node| node.worker.as_mut());
                 left.for_each(|worker| worker.lost(node));
             }
-            for (from, bytes) in self.arrived(&mut nodes[0]) {
+            for (from, bytes) in self.arrived(self.ids[0]) {
                 judge.take(from, &bytes);
             }
             self.send(0, judge.outgoing());
@@ -305,7 +295,7 @@ impl<'c> Run<'c> {
         node.free_at = node
             .free_at
             .max(Instant::from_nanos(now.as_nanos() - QUANTUM.as_nanos()));
-        let arrived = self.arrived(node);
+        let arrived = self.arrived(node.id);
         let Some(worker) = &mut node.worker else {
             return;
         };
@@ -347,13 +337,16 @@ impl<'c> Run<'c> {
             let to = self.ids[message.to];
             match message.key {
                 Some(key) if message.bytes.len() <= DATAGRAM_BYTES => {
-                    self.number += 1;
-                    let length = message.bytes.len();
-                    self.contents.insert((from, self.number), message.bytes);
-                    let stamp = (DATAGRAMS, 0);
-                    let to = Destination::Peer(to);
+                    let datagram = Datagram {
+                        channel_id: DATAGRAMS,
+                        key,
+                        payload: &message.bytes,
+                        ..Datagram::EMPTY
+                    };
                     // A datagram that finds no room is lost, as in production.
-                    let _ = self.net.publish(from, to, stamp, self.number, key, length);
+                    let _ = self
+                        .net
+                        .publish_given(from, Destination::Peer(to), datagram);
                 }
                 _ if message.is_repeat => {}
                 _ => self.net.send(from, to, Channel::ordered(0), &message.bytes),
@@ -361,23 +354,21 @@ impl<'c> Run<'c> {
         }
     }
 
-    /// What has come to a node since the last call.
-    fn arrived(&self, node: &mut Node) -> Vec<(usize, Vec<u8>)> {
-        let mut arrived = Vec::new();
-        let deliveries = self.net.deliveries(node.id)[node.messages_seen..].iter();
-        let bodies = &self.net.received(node.id)[node.messages_seen..];
-        arrived.extend(
-            deliveries
-                .zip(bodies)
-                .map(|(delivery, bytes)| (usize::from(delivery.from.0), bytes.clone())),
-        );
-        node.messages_seen += arrived.len();
-        for datagram in &self.net.datagrams(node.id)[node.datagrams_seen..] {
-            let bytes = &self.contents[&(datagram.source, datagram.lap)];
-            arrived.push((usize::from(datagram.source.0), bytes.clone()));
-            node.datagrams_seen += 1;
-        }
-        arrived
+    /// What has come to a node since the last call, and from which.
+    fn arrived(&mut self, id: NodeId) -> Vec<(usize, Vec<u8>)> {
+        let Arrivals {
+            deliveries,
+            bodies,
+            datagrams,
+            payloads,
+            ..
+        } = self.net.take_arrivals(id);
+        let senders = deliveries.iter().map(|message| message.from);
+        let sources = datagrams.iter().map(|datagram| datagram.source);
+        let messages = senders.zip(bodies).chain(sources.zip(payloads));
+        messages
+            .map(|(from, bytes)| (usize::from(from.0), bytes))
+            .collect()
     }
 }
 
@@ -386,8 +377,6 @@ impl Node {
         Self {
             id: NodeId(node as u16),
             worker: (node > 0).then(|| Worker::new(node)),
-            messages_seen: 0,
-            datagrams_seen: 0,
             free_at: now,
             ask_at: now,
             ask_after: ASK,
