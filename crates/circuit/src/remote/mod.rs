@@ -16,18 +16,15 @@ pub use worker::desert_after;
 pub use worker::{WorkerError, worker_main};
 
 use crate::substructure::{PartInput, PartOutput, SolveError, Team};
-use message::{Answer, Assembly, LEAVE, Order, PARCELS, Pattern};
+use message::{Answer, LEAVE, Order, PARTS, Pattern, encode, is_sound, parse};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
     Bytes, Context, Delivery, Endpoint, Handler, LinkAddr, Member, NodeId, SendError,
 };
-use tsumuji_solve::distributed::codec;
 
 /// The judge.
 const JUDGE: NodeId = NodeId(0);
-/// Bytes queued to one node before others are served: enough for the pause between two polls.
-const QUEUE_BYTES: usize = 1 << 20;
 /// Longest wait for an answer, which ends it.
 const WAIT: Duration = Duration::from_millis(2);
 /// Time between two looks whether processes are alive, and whether the user wants to stop.
@@ -76,8 +73,8 @@ struct Part {
     size: (usize, usize),
     /// Interior unknowns that join the interface.
     delayed: Vec<u32>,
-    /// The messages of each [`Step`], as far as the present substitution has come.
-    told: Vec<VecDeque<Bytes>>,
+    /// The message of each [`Step`], as far as the present substitution has come.
+    told: Vec<Bytes>,
     /// Answers to come that repeat earlier ones, because another worker took the part over.
     repeats: usize,
 }
@@ -100,33 +97,31 @@ enum Step {
 
 /// What has arrived from the workers.
 struct Inbox {
-    assemblies: Vec<Assembly<(u16, Answer)>>,
     /// From which worker, and for which part.
-    answers: VecDeque<(usize, u16, Answer, Vec<u8>)>,
+    answers: VecDeque<(usize, u16, Answer)>,
     lost: Vec<bool>,
     /// A worker whose message does not parse.
     misfit: Option<usize>,
 }
 
 /// The present answer of each part.
-type Found = Vec<Option<(Answer, Vec<u8>)>>;
+type Found = Vec<Option<Answer>>;
 
 /// The node of a worker.
 fn node(worker: usize) -> NodeId {
     NodeId(worker as u16 + 1)
 }
 
-/// Sends messages while there is room.
+/// Sends messages, each once those before it are acknowledged: so a call never waits for room.
 fn send_waiting(
     endpoint: &mut Endpoint,
     to: NodeId,
     waiting: &mut VecDeque<Bytes>,
 ) -> Result<(), SendError> {
-    while endpoint.queued_bytes(to) < QUEUE_BYTES {
-        let Some(message) = waiting.pop_front() else {
-            break;
-        };
-        endpoint.send_shared(to, PARCELS, message)?;
+    while endpoint.queue_length(to) == 0
+        && let Some(message) = waiting.pop_front()
+    {
+        endpoint.send_shared(to, PARTS, message)?;
     }
     Ok(())
 }
@@ -160,7 +155,6 @@ impl<'a> Remote<'a> {
             endpoint,
             watch,
             inbox: Inbox {
-                assemblies: (0..workers).map(|_| Assembly::default()).collect(),
                 answers: VecDeque::new(),
                 lost: vec![false; workers],
                 misfit: None,
@@ -182,16 +176,17 @@ impl<'a> Remote<'a> {
     }
 
     /// Tells the part's worker.
-    fn tell(&mut self, part: usize, step: Step, messages: VecDeque<Bytes>) {
+    fn tell(&mut self, part: usize, step: Step, order: &Order) {
+        let message = encode(part as u16, order);
         let part = &mut self.parts[part];
-        let waiting = &mut self.workers[part.worker].waiting;
-        waiting.extend(messages.iter().cloned());
+        let worker = &mut self.workers[part.worker];
+        worker.waiting.push_back(message.clone());
         part.told.truncate(step as usize);
-        part.told.push(messages);
+        part.told.push(message);
     }
 
     /// Sends what waits, and receives an answer for each part.
-    fn exchange(&mut self) -> Result<Vec<(Answer, Vec<u8>)>, SolveError> {
+    fn exchange(&mut self) -> Result<Vec<Answer>, SolveError> {
         let mut found: Found = vec![None; self.parts.len()];
         loop {
             for (index, worker) in self.workers.iter_mut().enumerate() {
@@ -206,9 +201,9 @@ impl<'a> Remote<'a> {
             let polled = self.endpoint.poll_wait(&mut self.inbox, WAIT);
             polled.map_err(|error| failed(&error))?;
             self.look(&mut found)?;
-            while let Some((worker, part, answer, body)) = self.inbox.answers.pop_front() {
+            while let Some((worker, part, answer)) = self.inbox.answers.pop_front() {
                 if !self.workers[worker].is_gone {
-                    self.place(worker, part.into(), (answer, body), &mut found)?;
+                    self.place(worker, part.into(), answer, &mut found)?;
                 }
             }
             if found.iter().all(Option::is_some) {
@@ -222,7 +217,7 @@ impl<'a> Remote<'a> {
         &mut self,
         worker: usize,
         part: usize,
-        (answer, body): (Answer, Vec<u8>),
+        answer: Answer,
         found: &mut Found,
     ) -> Result<(), SolveError> {
         let known = self.parts.get_mut(part);
@@ -231,28 +226,22 @@ impl<'a> Remote<'a> {
             return Err(self.misfit(worker));
         };
         if known.repeats == 0 {
-            found[part] = Some((answer, body));
+            found[part] = Some(answer);
             return Ok(());
         }
         known.repeats -= 1;
         match answer {
             Answer::Refused(source) => Err(SolveError::Part { part, source }),
-            Answer::Border | Answer::Interior => Ok(()),
-            Answer::Schur { delayed, entries } => {
-                let repeated = message::parse_schur(known.size, (delayed, entries), &body);
-                let is_same = repeated.map(|output| output.schur.delayed == known.delayed);
-                match is_same {
-                    Some(true) => Ok(()),
-                    // By the processor's rounding; the interface's equations do not fit any more.
-                    Some(false) => Err(SolveError::Worker {
-                        what: format!(
-                            "{} factorises the part of a lost worker with other pivots; start again",
-                            self.endpoint.name_of(node(worker))
-                        ),
-                    }),
-                    None => Err(self.misfit(worker)),
-                }
-            }
+            Answer::Border(_) | Answer::Interior(_) => Ok(()),
+            Answer::Schur(output) if !is_sound(&output, known.size) => Err(self.misfit(worker)),
+            Answer::Schur(output) if output.schur.delayed == known.delayed => Ok(()),
+            // By the processor's rounding; the interface's equations do not fit any more.
+            Answer::Schur(_) => Err(SolveError::Worker {
+                what: format!(
+                    "{} factorises the part of a lost worker with other pivots; start again",
+                    self.endpoint.name_of(node(worker))
+                ),
+            }),
         }
     }
 
@@ -306,7 +295,7 @@ impl<'a> Remote<'a> {
             part.worker = heir;
             // All steps but the pattern are answered, and the last answer counts.
             part.repeats = part.told.len().saturating_sub(2);
-            let again = part.told.iter().flatten().cloned();
+            let again = part.told.iter().cloned();
             self.workers[heir].waiting.extend(again);
             *found = None;
             heirs.push(self.endpoint.name_of(node(heir)).to_string());
@@ -356,24 +345,22 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Sends numbers for each part, and receives an answer of so many numbers for each.
-    fn pass(
+    /// Sends an order for each part, and receives an answer for each, of which `take` takes what fits.
+    fn pass<T>(
         &mut self,
-        (step, order): (Step, Order),
-        vectors: &[Vec<f64>],
-        (wanted, length): (&Answer, impl Fn(&Part) -> usize),
-    ) -> Result<Vec<Vec<f64>>, SolveError> {
-        for (part, values) in vectors.iter().enumerate() {
-            let messages = message::numbers(&(part as u16, order), values);
-            self.tell(part, step, messages);
+        step: Step,
+        orders: impl Iterator<Item = Order>,
+        take: impl Fn(Answer, &Part) -> Option<T>,
+    ) -> Result<Vec<T>, SolveError> {
+        for (part, order) in orders.enumerate() {
+            self.tell(part, step, &order);
         }
         let answers = self.exchange()?.into_iter().zip(&self.parts);
-        let parsed = answers.map(|((answer, body), part)| {
-            let values = codec::f64s(&body).filter(|values| values.len() == length(part));
-            let values = values.filter(|_| answer == *wanted);
-            values.ok_or_else(|| self.misfit(part.worker))
+        let taken = answers.map(|(answer, part)| {
+            let taken = take(answer, part);
+            taken.ok_or_else(|| self.misfit(part.worker))
         });
-        parsed.collect()
+        taken.collect()
     }
 }
 
@@ -388,32 +375,31 @@ impl Team for Remote<'_> {
     fn factor(&mut self, inputs: &[PartInput]) -> Result<Vec<PartOutput>, SolveError> {
         assert!(inputs.len() <= self.workers.len(), "a worker for each part");
         let is_first = self.parts.is_empty();
-        for (part, input) in inputs.iter().enumerate() {
-            let number = part as u16;
-            if is_first {
-                self.parts.push(Part {
-                    worker: part,
-                    size: (input.interior.len(), input.border.len()),
-                    delayed: Vec::new(),
-                    told: Vec::new(),
-                    repeats: 0,
-                });
-                let pattern = Pattern::of(number, input, self.sharing(part));
-                self.tell(part, Step::Pattern, pattern);
-            }
-            let values = message::numbers(&(number, Order::Values), input.block.values());
-            self.tell(part, Step::Values, values);
+        for (part, input) in inputs.iter().enumerate().filter(|_| is_first) {
+            self.parts.push(Part {
+                worker: part,
+                size: (input.interior.len(), input.border.len()),
+                delayed: Vec::new(),
+                told: Vec::new(),
+                repeats: 0,
+            });
+            let (pattern, sharing) = (Pattern::of(input), self.sharing(part));
+            self.tell(part, Step::Pattern, &Order::Pattern { pattern, sharing });
         }
-        let answers = self.exchange()?.into_iter().zip(&self.parts).enumerate();
-        let outputs = answers.map(|(part, ((answer, body), known))| match answer {
-            Answer::Refused(source) => Err(SolveError::Part { part, source }),
-            Answer::Schur { delayed, entries } => {
-                message::parse_schur(known.size, (delayed, entries), &body)
-                    .ok_or_else(|| self.misfit(known.worker))
-            }
-            Answer::Border | Answer::Interior => Err(self.misfit(known.worker)),
-        });
-        let outputs: Vec<PartOutput> = outputs.collect::<Result<_, _>>()?;
+        let values = inputs.iter().map(|input| input.block.values().to_vec());
+        let made = self.pass(
+            Step::Values,
+            values.map(Order::Values),
+            |answer, part| match answer {
+                Answer::Schur(output) => is_sound(&output, part.size).then_some(Ok(output)),
+                Answer::Refused(source) => Some(Err(source)),
+                Answer::Border(_) | Answer::Interior(_) => None,
+            },
+        )?;
+        let outputs = made.into_iter().enumerate();
+        let outputs: Vec<PartOutput> = outputs
+            .map(|(part, made)| made.map_err(|source| SolveError::Part { part, source }))
+            .collect::<Result<_, _>>()?;
         for (part, output) in self.parts.iter_mut().zip(&outputs) {
             part.delayed.clone_from(&output.schur.delayed);
         }
@@ -421,32 +407,31 @@ impl Team for Remote<'_> {
     }
 
     fn forward(&mut self, interiors: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
-        let order = (Step::Interior, Order::Interior);
-        self.pass(order, &interiors, (&Answer::Border, Part::rows))
+        let orders = interiors.into_iter().map(Order::Interior);
+        self.pass(Step::Interior, orders, |answer, part| match answer {
+            Answer::Border(added) => (added.len() == part.rows()).then_some(added),
+            _ => None,
+        })
     }
 
     fn backward(&mut self, borders: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, SolveError> {
-        let order = (Step::Border, Order::Border);
-        let length = |part: &Part| part.size.0;
-        self.pass(order, &borders, (&Answer::Interior, length))
+        let orders = borders.into_iter().map(Order::Border);
+        self.pass(Step::Border, orders, |answer, part| match answer {
+            Answer::Interior(interior) => (interior.len() == part.size.0).then_some(interior),
+            _ => None,
+        })
     }
 }
 
 impl Handler for Inbox {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
-        let Some(assembly) = self.assemblies.get_mut(worker) else {
-            return;
-        };
         // It may be back, and knows nothing of its part.
-        if self.lost[worker] {
+        if self.lost.get(worker) != Some(&false) {
             return;
         }
-        match assembly.take(delivery.body.bytes()) {
-            Ok(None) => {}
-            Ok(Some(((part, answer), body))) => {
-                self.answers.push_back((worker, part, answer, body));
-            }
+        match parse(delivery.body.bytes()) {
+            Ok((part, answer)) => self.answers.push_back((worker, part, answer)),
             Err(message::Misfit) => self.misfit = Some(worker),
         }
     }
@@ -463,7 +448,6 @@ impl Handler for Inbox {
 #[doc(hidden)]
 pub fn parse_any(mut bytes: &[u8]) {
     let mut seat = worker::Seat::default();
-    let mut answers = Assembly::<(u16, Answer)>::default();
     while let Some((&length, rest)) = bytes.split_first() {
         let (next, rest) = rest.split_at(rest.len().min(usize::from(length)));
         bytes = rest;
@@ -472,9 +456,8 @@ pub fn parse_any(mut bytes: &[u8]) {
         {
             assert!(interior <= block.rows() && block.rows() == block.columns());
         }
-        let taken = answers.take(next);
-        if let Ok(Some(((_, Answer::Schur { delayed, entries }), body))) = taken
-            && let Some(output) = message::parse_schur((3, 2), (delayed, entries), &body)
+        if let Ok((_, Answer::Schur(output))) = parse(next)
+            && is_sound(&output, (3, 2))
         {
             let rows = output.schur.delayed.len() + 2;
             assert_eq!(output.schur.values.len(), rows * rows);

@@ -3,7 +3,7 @@
 //! [`Seat`] takes messages and works without I/O; [`worker_main`] gives it an endpoint. A block that is not small is factorised on a thread of its own,
 //! so that the order to leave and the loss of the judge end the worker meanwhile; nobody waits for that thread then.
 
-use super::message::{self, Answer, Assembly, LEAVE, Misfit, Order, PARCELS, Pattern};
+use super::message::{Answer, LEAVE, Misfit, Order, PARTS, Pattern, encode, parse};
 use super::{JUDGE, send_waiting};
 use crate::substructure::{PartFactors, PartOutput, fill_limit};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,6 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
 use tsumuji_node::{Bytes, Context, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError};
-use tsumuji_solve::distributed::codec;
 use tsumuji_solve::local::{FillLimit, LuError};
 use tsumuji_solve::system::Csr;
 
@@ -80,7 +79,7 @@ fn serve(endpoint: &mut Endpoint, mut most_tasks: u64) -> Result<(), WorkerError
             return Err(error);
         }
         if let Some((part, made)) = take_made(&mut factorising)? {
-            waiting.extend(driver.seat.keep(part, made));
+            waiting.push_back(driver.seat.keep(part, made));
         }
         while factorising.is_none()
             && let Some(task) = driver.tasks.pop_front()
@@ -96,7 +95,7 @@ fn serve(endpoint: &mut Endpoint, mut most_tasks: u64) -> Result<(), WorkerError
                     let work = move || (task.part, PartFactors::new(&block, interior, limit));
                     factorising = Some(on_thread(work, move || waker.wake())?);
                 }
-                work => waiting.extend(driver.seat.work(task.part, work)?),
+                work => waiting.push_back(driver.seat.work(task.part, work)?),
             }
         }
         match send_waiting(endpoint, JUDGE, &mut waiting) {
@@ -160,7 +159,7 @@ impl Handler for Driver {
         match delivery.channel.id() {
             _ if delivery.from != JUDGE => {}
             id if id == LEAVE.id() => self.is_over = true,
-            id if id == PARCELS.id() => match self.seat.take(delivery.body.bytes()) {
+            id if id == PARTS.id() => match self.seat.take(delivery.body.bytes()) {
                 Ok(task) => self.tasks.extend(task),
                 Err(misfit) => self.fault = Some(misfit.into()),
             },
@@ -196,7 +195,6 @@ pub(super) enum Work {
 /// A worker without I/O.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
-    assembly: Assembly<(u16, Order)>,
     parts: BTreeMap<u16, Part>,
 }
 
@@ -209,38 +207,25 @@ struct Part {
 }
 
 impl Seat {
-    /// Takes a message; returns what is to be done once a parcel is whole.
+    /// Takes a message; returns what is to be done.
     pub(super) fn take(&mut self, message: &[u8]) -> Result<Option<Task>, Misfit> {
-        let Some(((part, order), body)) = self.assembly.take(message)? else {
-            return Ok(None);
-        };
-        if let Order::Pattern {
-            interior,
-            rows,
-            sharing,
-        } = order
-        {
-            let pattern = Pattern::parse(interior, rows, &body).ok_or(Misfit)?;
-            let limit = fill_limit(usize::from(sharing.max(1)));
-            let factors = None;
-            let told = Part {
-                pattern,
-                limit,
-                factors,
-            };
-            self.parts.insert(part, told);
-            return Ok(None);
-        }
-        let values = codec::f64s(&body).ok_or(Misfit)?;
-        drop(body);
+        let (part, order) = parse(message)?;
         let work = match order {
-            Order::Interior => Work::Forward(values),
-            Order::Border => Work::Backward(values),
-            Order::Values | Order::Pattern { .. } => {
-                let Part { pattern, limit, .. } = self.parts.get(&part).ok_or(Misfit)?;
-                let block = pattern.with(values).ok_or(Misfit)?;
-                Work::Factor(block, pattern.interior, *limit)
+            Order::Pattern { pattern, sharing } => {
+                let told = Part {
+                    pattern,
+                    limit: fill_limit(usize::from(sharing.max(1))),
+                    factors: None,
+                };
+                self.parts.insert(part, told);
+                return Ok(None);
             }
+            Order::Values(values) => {
+                let Part { pattern, limit, .. } = self.parts.get(&part).ok_or(Misfit)?;
+                Work::Factor(pattern.with(values)?, pattern.interior as usize, *limit)
+            }
+            Order::Interior(values) => Work::Forward(values),
+            Order::Border(values) => Work::Backward(values),
         };
         Ok(Some(Task { part, work }))
     }
@@ -257,35 +242,35 @@ impl Seat {
         part.factors.as_mut().ok_or(Misfit)
     }
 
-    /// Does it; returns the messages of the answer.
-    pub(super) fn work(&mut self, part: u16, work: Work) -> Result<VecDeque<Bytes>, Misfit> {
-        Ok(match work {
+    /// Does it; returns the answer.
+    pub(super) fn work(&mut self, part: u16, work: Work) -> Result<Bytes, Misfit> {
+        let answer = match work {
             Work::Factor(block, interior, limit) => {
                 self.forget(part);
-                self.keep(part, PartFactors::new(&block, interior, limit))
+                return Ok(self.keep(part, PartFactors::new(&block, interior, limit)));
             }
             Work::Forward(interior) => {
-                let added = self.factors(part)?.forward(interior).ok_or(Misfit)?;
-                message::numbers(&(part, Answer::Border), &added)
+                Answer::Border(self.factors(part)?.forward(interior).ok_or(Misfit)?)
             }
             Work::Backward(border) => {
-                let interior = self.factors(part)?.backward(&border).ok_or(Misfit)?;
-                message::numbers(&(part, Answer::Interior), &interior)
+                Answer::Interior(self.factors(part)?.backward(&border).ok_or(Misfit)?)
             }
-        })
+        };
+        Ok(encode(part, &answer))
     }
 
-    /// Keeps factors; returns the messages of the answer.
-    fn keep(&mut self, part: u16, made: Made) -> VecDeque<Bytes> {
-        match made {
+    /// Keeps factors; returns the answer.
+    fn keep(&mut self, part: u16, made: Made) -> Bytes {
+        let answer = match made {
             Ok((factors, output)) => {
                 if let Some(part) = self.parts.get_mut(&part) {
                     part.factors = Some(factors);
                 }
-                message::schur(part, &output)
+                Answer::Schur(output)
             }
-            Err(error) => message::parcel(&(part, Answer::Refused(error)), Vec::new()),
-        }
+            Err(error) => Answer::Refused(error),
+        };
+        encode(part, &answer)
     }
 }
 
@@ -294,27 +279,11 @@ mod tests {
     use super::*;
     use crate::substructure::PartInput;
 
-    fn take(seat: &mut Seat, messages: &VecDeque<Bytes>) -> Option<Task> {
-        let mut task = None;
-        for message in messages {
-            assert!(task.is_none(), "a task before its end");
-            task = seat.take(message).unwrap();
-        }
-        task
-    }
-
-    /// Head and numbers of an answer.
-    fn answer(seat: &mut Seat, messages: &VecDeque<Bytes>) -> (Answer, Vec<f64>) {
-        let task = take(seat, messages).expect("a task");
-        let mut assembly = Assembly::<(u16, Answer)>::default();
-        let mut answer = None;
-        let part = task.part;
-        for message in &seat.work(part, task.work).unwrap() {
-            answer = assembly.take(message).unwrap();
-        }
-        let ((of, head), body) = answer.expect("a whole parcel");
+    fn answer(seat: &mut Seat, part: u16, order: &Order) -> Answer {
+        let task = seat.take(&encode(part, order)).unwrap().expect("a task");
+        let (of, answer) = parse(&seat.work(task.part, task.work).unwrap()).unwrap();
         assert_eq!(of, part);
-        (head, codec::f64s(&body).unwrap())
+        answer
     }
 
     /// Parts are factorised and substituted as messages ask for; other values follow without a pattern; what has no turn is refused.
@@ -328,29 +297,38 @@ mod tests {
             block: Csr::from_triplets(2, 2, &entries).unwrap(),
         };
         let mut seat = Seat::default();
-        let first = seat.take(&message::numbers(&(0u16, Order::Values), &[])[0]);
+        let first = seat.take(&encode(0, &Order::Values(vec![])));
         assert!(first.is_err(), "values without a pattern");
         for part in [0, 7] {
-            assert!(take(&mut seat, &Pattern::of(part, &input, 1)).is_none());
+            let (pattern, sharing) = (Pattern::of(&input), 1);
+            let order = encode(part, &Order::Pattern { pattern, sharing });
+            assert!(seat.take(&order).unwrap().is_none());
         }
         for (part, scale) in [(0, 1.0), (7, 2.0), (0, 4.0)] {
             let values: Vec<f64> = input.block.values().iter().map(|v| v * scale).collect();
-            let values = message::numbers(&(part, Order::Values), &values);
-            let (head, schur) = answer(&mut seat, &values);
-            assert!(matches!(head, Answer::Schur { delayed: 0, .. }), "{head:?}");
-            assert!((schur[0] / scale + 1.0).abs() < 1e-12, "{schur:?}");
+            let Answer::Schur(output) = answer(&mut seat, part, &Order::Values(values)) else {
+                panic!("no factors");
+            };
+            assert_eq!(output.schur.delayed, [0u32; 0]);
+            assert!(
+                (output.schur.values[0] / scale + 1.0).abs() < 1e-12,
+                "{output:?}"
+            );
             let early = seat.work(part, Work::Backward(vec![1.0]));
             assert!(early.is_err(), "back substitution before forward");
         }
         for (part, scale) in [(7, 2.0), (0, 4.0)] {
-            let right = message::numbers(&(part, Order::Interior), &[6.0 * scale]);
-            let added = answer(&mut seat, &right);
-            assert!(matches!(added.0, Answer::Border), "{added:?}");
-            assert!((added.1[0] / scale - 3.0).abs() < 1e-12, "{added:?}");
-            let border = message::numbers(&(part, Order::Border), &[4.0]);
-            let interior = answer(&mut seat, &border);
-            assert!(matches!(interior.0, Answer::Interior), "{interior:?}");
-            assert!((interior.1[0] - 3.5).abs() < 1e-12, "{interior:?}");
+            let near = |found: &[f64], wanted: f64| matches!(found, [found] if (found - wanted).abs() < 1e-12);
+            let added = answer(&mut seat, part, &Order::Interior(vec![6.0 * scale]));
+            assert!(
+                matches!(&added, Answer::Border(added) if near(added, 3.0 * scale)),
+                "{added:?}"
+            );
+            let interior = answer(&mut seat, part, &Order::Border(vec![4.0]));
+            assert!(
+                matches!(&interior, Answer::Interior(interior) if near(interior, 3.5)),
+                "{interior:?}"
+            );
             let long = seat.work(part, Work::Forward(vec![1.0, 2.0]));
             assert!(long.is_err(), "more than the interior");
         }

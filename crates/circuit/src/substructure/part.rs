@@ -4,6 +4,7 @@
 //! and output are plain data that name unknowns by number.
 
 use super::partition::{INTERFACE, Partition};
+use serde::{Deserialize, Serialize};
 use tsumuji_solve::local::{BorderedCholesky, FillLimit, LuError, PartialLu, Schur};
 use tsumuji_solve::system::Csr;
 
@@ -19,7 +20,7 @@ pub struct PartInput {
 }
 
 /// What a part gives to the interface.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartOutput {
     /// The Schur complement of its interior, and interior unknowns that join the interface.
     pub schur: Schur,

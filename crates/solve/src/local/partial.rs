@@ -29,7 +29,7 @@ pub struct PartialLu {
 }
 
 /// A Schur complement, dense.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Schur {
     /// Interior columns that joined the border, by their numbers in the block.
     pub delayed: Vec<u32>,
