@@ -199,9 +199,11 @@ fn krylov_trial_in(system: &System, limits: Limits, asked: Asked) -> Tried {
     let began = Instant::now();
     let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
     let (mut moments, mut seen) = (Vec::new(), Vec::new());
+    let ranges = partition(&system.matrix, asked.parts).expect("no more parts than rows");
+    let block = RowBlock::cut(system, 0..system.n());
     let solved = krylov::solve(
-        system,
-        asked.parts,
+        &block,
+        ranges,
         (krylov.kind, krylov.preconditioning),
         None,
         &Patience::unlimited(tried),
@@ -210,8 +212,7 @@ fn krylov_trial_in(system: &System, limits: Limits, asked: Asked) -> Tried {
             seen.push(progress.residual_estimate);
         },
         &stop,
-    )
-    .expect("no more parts than rows");
+    );
     let (done, residual) = (solved.ended.iterations.max(1), solved.ended.residual);
     let steps = match solved.ended.end {
         End::Converged => Some(done),

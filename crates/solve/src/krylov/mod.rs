@@ -15,7 +15,7 @@ mod team;
 
 pub use part::Part;
 pub use preconditioner::{Preconditioner, Preconditioning, PreconditioningError};
-pub use team::{Solved, solve, solve_parts};
+pub use team::{Solved, solve};
 pub(crate) use team::{Strips, iterate_strips, threads_for};
 
 use crate::local::{Best, Limits, StopRule, relative};

@@ -10,9 +10,9 @@
 use super::{
     Ended, Iterated, Kind, Part, Patience, Preconditioner, Preconditioning, Space, iterate,
 };
-use crate::local::ranges_of;
+use crate::local::{on_threads, ranges_of};
 use crate::report::Progress;
-use crate::system::{Matrix, PartitionError, RowBlock, System, partition};
+use crate::system::{Matrix, RowBlock};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -46,32 +46,11 @@ pub struct Solved {
     pub iterate_seconds: f64,
 }
 
-/// Solves with `threads` threads, from x = `start`, or from 0. Of a matched system x is that of the scaled matrix.
+/// Solves with a thread for each of `ranges`, which cover the rows of a whole system in order; from x = `start`, or from 0. Of a matched system x is
+/// that of the scaled matrix.
 pub fn solve(
-    system: &System,
-    threads: usize,
-    (kind, preconditioning): (Kind, Preconditioning),
-    start: Option<&[f64]>,
-    patience: &Patience,
-    progress: &mut dyn FnMut(Progress),
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Solved, PartitionError> {
-    let ranges = partition(&system.matrix, threads)?;
-    let blocks = ranges.into_iter().map(|rows| RowBlock::cut(system, rows));
-    let blocks: Vec<RowBlock> = blocks.collect();
-    Ok(solve_parts(
-        blocks,
-        (kind, preconditioning),
-        start,
-        patience,
-        progress,
-        stop,
-    ))
-}
-
-/// As [`solve`], with the rows already divided. `blocks` cover the rows in order.
-pub fn solve_parts(
-    blocks: Vec<RowBlock>,
+    block: &RowBlock,
+    ranges: Vec<Range<usize>>,
     (kind, preconditioning): (Kind, Preconditioning),
     start: Option<&[f64]>,
     patience: &Patience,
@@ -79,86 +58,31 @@ pub fn solve_parts(
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Solved {
     let began = Instant::now();
-    let n = blocks[0].columns;
-    let rows_most = blocks
-        .iter()
-        .map(|block| block.rhs.len())
-        .max()
-        .unwrap_or(0);
-    let team = Team::new(n, blocks.len(), 0..0);
+    let rows_most = ranges.iter().map(Range::len).max().unwrap_or(0);
+    let made = on_threads(ranges, |rows| {
+        let preconditioner = Preconditioner::new(block, &rows, preconditioning);
+        (rows, preconditioner)
+    });
+    let strips = Strips {
+        block,
+        strips: &made,
+        rows_most,
+        has_all_rows: true,
+    };
+    let mut x = start.map_or_else(|| vec![0.0; block.columns], <[f64]>::to_vec);
+    let prepared = Instant::now();
     let mut reporter = Reporter {
         progress,
         stop,
         began,
     };
-    let mut results: Vec<Option<Of>> = Vec::new();
-    let mut blocks: Vec<(usize, RowBlock)> = blocks.into_iter().enumerate().collect();
-    let others = blocks.split_off(1);
-    let (_, first) = blocks.pop().expect("at least one part");
-    let task = Task {
-        team: &team,
-        kind,
-        preconditioning,
-        rows_most,
-        start,
-        patience,
-    };
-    let task = &task;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = others
-            .into_iter()
-            .map(|(me, block)| scope.spawn(move || task.work(me, block, None)))
-            .collect();
-        results.push(task.work(0, first, Some(&mut reporter)));
-        for thread in threads {
-            let joined = thread.join();
-            results.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-    });
-    let mut x = vec![0.0; n];
-    for of in results.iter().flatten() {
-        x[of.rows.clone()].copy_from_slice(&of.x);
-    }
-    let first = results.swap_remove(0).expect("made on this thread");
+    let Ok(ended) = iterate_strips(&strips, kind, &mut x, patience, &mut reporter);
     Solved {
-        ended: first.ended,
+        ended,
         x,
-        preconditioner: first.preconditioner,
-        setup_seconds: (first.prepared - began).as_secs_f64(),
-        iterate_seconds: first.prepared.elapsed().as_secs_f64(),
-    }
-}
-
-/// What all threads do.
-struct Task<'a> {
-    team: &'a Team,
-    kind: Kind,
-    preconditioning: Preconditioning,
-    rows_most: usize,
-    start: Option<&'a [f64]>,
-    patience: &'a Patience,
-}
-
-impl Task<'_> {
-    /// `None`: another thread failed.
-    fn work(&self, me: usize, block: RowBlock, reporter: Option<&mut Reporter<'_>>) -> Option<Of> {
-        let mut x = match self.start {
-            Some(start) => start[block.rows.clone()].to_vec(),
-            None => vec![0.0; block.rows.len()],
-        };
-        let mut member = Member::new(self.team, me, (&block, &block.rows), reporter);
-        let preconditioner = Preconditioner::new(&block, &block.rows, self.preconditioning);
-        let mut part = Part::new(&block, &block.rows, &preconditioner, self.rows_most);
-        member.wait::<std::convert::Infallible>().ok()?; // all are prepared
-        let prepared = Instant::now();
-        let ended = iterate(self.kind, &mut part, &mut x, self.patience, &mut member).ok()?;
-        Some(Of {
-            rows: block.rows.clone(),
-            x,
-            ended,
-            preconditioner: preconditioner.name(),
-            prepared,
-        })
+        preconditioner: made[0].1.name(),
+        setup_seconds: (prepared - began).as_secs_f64(),
+        iterate_seconds: prepared.elapsed().as_secs_f64(),
     }
 }
 
@@ -200,14 +124,17 @@ pub(crate) struct Strips<'a> {
     pub(crate) strips: &'a [(Range<usize>, Preconditioner)],
     /// Of the largest part anywhere, so that all restart alike.
     pub(crate) rows_most: usize,
+    /// Whether no others have rows, nor are told x.
+    pub(crate) has_all_rows: bool,
 }
 
-/// Iterates with a thread for each strip; others, who have the remaining rows, are reached through `outside`. `x`: of the rows that are here.
+/// Iterates with a thread for each strip; others, who may have the remaining rows, are reached through `outside`. `x`: of the rows that are here.
 pub(crate) fn iterate_strips<O: Space>(
     Strips {
         block,
         strips,
         rows_most,
+        has_all_rows,
     }: &Strips<'_>,
     kind: Kind,
     x: &mut [f64],
@@ -219,7 +146,7 @@ pub(crate) fn iterate_strips<O: Space>(
         let mut part = Part::new(block, rows, preconditioner, rows_most);
         return iterate(kind, &mut part, x, patience, outside);
     }
-    let team = &Team::new(block.columns, strips.len(), block.rows.clone());
+    let team = &Team::new(block, strips.len(), *has_all_rows);
     let mut rest = x;
     std::thread::scope(|scope| {
         let mut first = None;
@@ -245,15 +172,6 @@ pub(crate) fn iterate_strips<O: Space>(
             Err(Apart::Elsewhere) => unreachable!("only the first thread fails"),
         }
     })
-}
-
-/// Result of one part.
-struct Of {
-    rows: Range<usize>,
-    x: Vec<f64>,
-    ended: Ended,
-    preconditioner: &'static str,
-    prepared: Instant,
 }
 
 /// Whether `threads` threads pay for a system of `stored` entries: below, barriers cost as much as they save.
@@ -311,13 +229,13 @@ fn zeros(count: usize) -> Box<[AtomicU64]> {
 }
 
 impl Team {
-    /// For `n` unknowns. `rows`: those that are here, if others have some.
-    fn new(n: usize, members: usize, rows: Range<usize>) -> Self {
-        let length = if members > 1 { n } else { 0 };
+    fn new(block: &RowBlock, members: usize, has_all_rows: bool) -> Self {
+        let length = if members > 1 { block.columns } else { 0 };
+        let kept = if has_all_rows { 0 } else { block.rows.len() };
         let slots = || (0..members).map(|_| Slot::new()).collect();
         Self {
             members,
-            has_all_rows: rows.is_empty(),
+            has_all_rows,
             vectors: [zeros(length), zeros(length)],
             sums: [slots(), slots()],
             totals: Slot::new(),
@@ -325,9 +243,9 @@ impl Team {
             round: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            kept: zeros(rows.len()),
+            kept: zeros(kept),
             gathers: AtomicBool::new(false),
-            first_row: rows.start,
+            first_row: block.rows.start,
         }
     }
 }

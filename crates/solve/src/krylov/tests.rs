@@ -1,5 +1,4 @@
 use super::*;
-use crate::report::Progress;
 use crate::system::{Csr, Generate, Matrix, RowBlock, System};
 use proptest::prelude::*;
 
@@ -12,17 +11,19 @@ fn patience(tolerance: f64) -> Patience {
 }
 
 fn run(system: &System, threads: usize, how: (Kind, Preconditioning)) -> team::Solved {
-    let (mut seen, never) = (|_: Progress| (), || false);
-    team::solve(
-        system,
-        threads,
-        how,
-        None,
-        &patience(1e-10),
-        &mut seen,
-        &never,
-    )
-    .unwrap()
+    run_until(system, threads, how, &patience(1e-10), &|| false)
+}
+
+fn run_until(
+    system: &System,
+    threads: usize,
+    how: (Kind, Preconditioning),
+    patience: &Patience,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> team::Solved {
+    let ranges = crate::system::partition(&system.matrix, threads).unwrap();
+    let block = RowBlock::whole(system.clone());
+    team::solve(&block, ranges, how, None, patience, &mut |_| (), stop)
 }
 
 fn true_residual(system: &System, x: &[f64]) -> f64 {
@@ -111,6 +112,7 @@ fn strips_of_a_worker_agree() {
             block: &block,
             strips: &made,
             rows_most: 1600,
+            has_all_rows: false,
         };
         let mut others = Others {
             fails_at: u64::MAX,
@@ -192,7 +194,7 @@ fn slow_is_not_stalled() {
     let system = System::new(Matrix::Sparse(csr), Some(rhs), "m".into()).unwrap();
     let patience = Patience::unlimited(Limits::new(1e-10, 100_000).unwrap());
     let how = (Kind::Gmres, Preconditioning::Jacobi);
-    let solved = team::solve(&system, 1, how, None, &patience, &mut |_| (), &|| false).unwrap();
+    let solved = run_until(&system, 1, how, &patience, &|| false);
     assert_eq!(solved.ended.end, End::Converged, "{:?}", solved.ended);
     assert!(solved.ended.iterations > 5_000, "{:?}", solved.ended);
 }
@@ -263,18 +265,9 @@ fn rounding_ends() {
     for (k, b) in system.rhs.iter_mut().enumerate() {
         *b = (k as f64).sin();
     }
-    let never = || false;
     for kind in [Kind::Cg, Kind::Gmres] {
-        let solved = team::solve(
-            &system,
-            2,
-            (kind, Preconditioning::Ilu),
-            None,
-            &patience(1e-30),
-            &mut |_| (),
-            &never,
-        )
-        .unwrap();
+        let how = (kind, Preconditioning::Ilu);
+        let solved = run_until(&system, 2, how, &patience(1e-30), &|| false);
         assert_eq!(
             solved.ended.end,
             End::Rounding,
@@ -289,18 +282,9 @@ fn rounding_ends() {
 #[test]
 fn a_stop_reaches_all() {
     let system = generated("poisson2d:60");
-    let always = || true;
     for threads in [1, 2, 4] {
-        let solved = team::solve(
-            &system,
-            threads,
-            (Kind::Cg, Preconditioning::Jacobi),
-            None,
-            &patience(1e-10),
-            &mut |_| (),
-            &always,
-        )
-        .unwrap();
+        let how = (Kind::Cg, Preconditioning::Jacobi);
+        let solved = run_until(&system, threads, how, &patience(1e-10), &|| true);
         assert_eq!(solved.ended.end, End::Stopped);
         assert!(solved.ended.iterations <= 2);
     }
@@ -310,13 +294,12 @@ fn a_stop_reaches_all() {
 #[test]
 fn budgets_end_slow_runs() {
     let system = generated("poisson2d:80");
-    let never = || false;
     let patience = Patience {
         budget: Some(8),
         ..patience(1e-10)
     };
     let how = (Kind::Cg, Preconditioning::Jacobi);
-    let solved = team::solve(&system, 2, how, None, &patience, &mut |_| (), &never).unwrap();
+    let solved = run_until(&system, 2, how, &patience, &|| false);
     assert_eq!(solved.ended.end, End::Slow);
     assert!(solved.ended.iterations < 30);
 }

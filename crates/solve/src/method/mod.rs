@@ -9,12 +9,13 @@
 pub mod between;
 mod look;
 
+use crate::distributed::in_proportion;
 use crate::krylov::{self, End, Kind, Patience, Preconditioning};
 use crate::local::direct::{self, Cost, DirectError};
 use crate::local::{Best, Limits};
 use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{
-    GenerateError, Generated, Matrix, PartitionError, RowBlock, Scaling, Source, System, partition,
+    GenerateError, Matrix, PartitionError, RowBlock, Scaling, Source, System, partition,
 };
 use look::Look;
 use serde::{Deserialize, Serialize};
@@ -315,14 +316,17 @@ impl Run<'_> {
         }
         let budget = (method == Method::Auto && n * n <= DENSE_MOST.entries as usize)
             .then(|| (n as u64 / TUNING.dense_rows_an_iteration).max(TUNING.sparse_budget / 4));
-        let (blocks, spare) = match source {
+        let (block, ranges, spare) = match source {
             Source::System(system) => {
                 let ranges = partition(&system.matrix, threads)?;
                 // Kept for a factorisation only where one may come.
                 let spare = budget.map(|_| system.clone());
-                (RowBlock::split(system, &ranges), spare)
+                (RowBlock::whole(system), ranges, spare)
             }
-            Source::Generated(made) => (made_by_threads(&made, threads), None),
+            Source::Generated(made) => {
+                let ranges = in_proportion(n, &vec![1.0; threads.clamp(1, n)]);
+                (made.rows(0..n), ranges, None)
+            }
         };
         self.seconds.load = making.elapsed().as_secs_f64();
         let asked = self.preconditioning;
@@ -335,7 +339,7 @@ impl Run<'_> {
             ));
         }
         let budget = budget.filter(|_| spare.is_some());
-        let end = self.iterate(blocks, how, budget);
+        let end = self.iterate(block, ranges, how, budget);
         if let (End::Slow | End::Stalled | End::Overflow, Some(system)) = (end, spare) {
             self.notes.push(gave_up(kind, end, self.iterations));
             match self.direct(&system, false, DENSE_MOST) {
@@ -361,14 +365,14 @@ impl Run<'_> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let pays = krylov::threads_for(&system.matrix, cores);
         let ranges = partition(&system.matrix, self.threads.unwrap_or(pays))?;
-        let blocks = ranges.into_iter().map(|rows| RowBlock::cut(system, rows));
-        let blocks = blocks.collect();
-        Ok(self.iterate(blocks, how, budget))
+        let block = RowBlock::cut(system, 0..system.n());
+        Ok(self.iterate(block, ranges, how, budget))
     }
 
     fn iterate(
         &mut self,
-        blocks: Vec<RowBlock>,
+        block: RowBlock,
+        ranges: Vec<Range<usize>>,
         how: (Kind, Preconditioning),
         budget: Option<u64>,
     ) -> End {
@@ -376,10 +380,10 @@ impl Run<'_> {
             limits: self.limits,
             budget,
         };
-        let threads = blocks.len();
+        self.used = ranges.len();
         let start = Some(self.best.x.as_slice()).filter(|x| !x.is_empty());
-        let solved = krylov::solve_parts(blocks, how, start, &patience, self.progress, self.stop);
-        self.used = threads;
+        let (progress, stop) = (&mut *self.progress, self.stop);
+        let solved = krylov::solve(&block, ranges, how, start, &patience, progress, stop);
         self.name = format!("{} with {}", how.0.name(), solved.preconditioner);
         self.iterations += solved.ended.iterations;
         self.verifications += solved.ended.verifications;
@@ -458,16 +462,6 @@ const DENSE_MOST: Cost = Cost {
     entries: 1.44e8,
     multiplications: 1e12,
 };
-
-/// Each thread makes the rows that it will multiply, and so has them near.
-fn made_by_threads(made: &Generated, threads: usize) -> Vec<RowBlock> {
-    let n = made.what.n();
-    let threads = threads.clamp(1, n);
-    let ranges: Vec<Range<usize>> = (0..threads)
-        .map(|k| n * k / threads..n * (k + 1) / threads)
-        .collect();
-    crate::local::on_threads(ranges, |rows| made.rows(rows))
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::local::{Inner, Relaxation, single, threads};
-use crate::system::{Csr, Generate, Solution};
+use crate::system::{Csr, Generate, Generated, Solution};
 
 fn limits(tolerance: f64) -> Limits {
     Limits::new(tolerance, 20_000).unwrap()
@@ -48,7 +48,7 @@ fn methods_solve() {
     }
 }
 
-/// Threads that make their own rows solve the system that one makes.
+/// Rows that threads make are those of the system that one makes.
 #[test]
 fn made_rows_are_the_same() {
     let made = Generated::new("dense:700".parse().unwrap(), 1, Solution::Random);

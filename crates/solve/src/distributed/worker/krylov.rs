@@ -81,6 +81,7 @@ impl Worker {
                     block: field.sweeper().block(),
                     strips: &self.preconditioners,
                     rows_most,
+                    has_all_rows: false,
                 };
                 let patience = Patience::unlimited(limits);
                 iterate_strips(&strips, krylov.kind, &mut x, &patience, space)
