@@ -50,7 +50,7 @@ pub(crate) fn dot(a: &[f64], x: &[f64]) -> f64 {
 
 /// Dot products of several rows with one x. Panics unless all are of one length.
 pub(crate) fn dots<const ROWS: usize>(rows: [&[f64]; ROWS], x: &[f64]) -> [f64; ROWS] {
-    Arch::new().dispatch(Dots { rows, x })
+    Arch::new().dispatch(Dots::<ROWS, false> { rows, x })
 }
 
 /// A number made of each row.
@@ -88,20 +88,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-struct Plain<'a>(Rows<'a>);
+/// Dot products, or sums of absolute products.
+struct Plain<'a, const ABSOLUTE: bool>(Rows<'a>);
 
-impl OfRows for Plain<'_> {
-    fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
-        dots(self.0.some(first), self.0.1)
-    }
-}
-
-struct Absolute<'a>(Rows<'a>);
-
-impl OfRows for Absolute<'_> {
+impl<const ABSOLUTE: bool> OfRows for Plain<'_, ABSOLUTE> {
     fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS] {
         let (rows, x) = (self.0.some(first), self.0.1);
-        Arch::new().dispatch(AbsoluteDots { rows, x })
+        Arch::new().dispatch(Dots::<ROWS, ABSOLUTE> { rows, x })
     }
 }
 
@@ -118,12 +111,12 @@ impl OfRows for Carried<'_> {
 
 /// `out` = A x. `values`: the rows of A, one after the other.
 pub(crate) fn multiply(values: &[f64], x: &[f64], out: &mut [f64]) {
-    fill(&Plain(Rows::new(values, x, out.len())), out);
+    fill(&Plain::<false>(Rows::new(values, x, out.len())), out);
 }
 
 /// `out` = |A| |x|.
 pub(crate) fn multiply_absolute(values: &[f64], x: &[f64], out: &mut [f64]) {
-    fill(&Absolute(Rows::new(values, x, out.len())), out);
+    fill(&Plain::<true>(Rows::new(values, x, out.len())), out);
 }
 
 /// `out` = b − A x as if computed with twice the digits and rounded once: the rounding errors of products and sums are
@@ -203,19 +196,23 @@ impl CarriedSum {
     }
 }
 
-/// `ROWS` dot products in one walk over x.
-struct Dots<'a, const ROWS: usize> {
+/// `ROWS` dot products in one walk over x, or as many sums of absolute products.
+struct Dots<'a, const ROWS: usize, const ABSOLUTE: bool> {
     rows: [&'a [f64]; ROWS],
     x: &'a [f64],
 }
 
-impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
+impl<const ROWS: usize, const ABSOLUTE: bool> WithSimd for Dots<'_, ROWS, ABSOLUTE> {
     type Output = [f64; ROWS];
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> [f64; ROWS] {
         /// Vectors of each row taken per step, each with its own accumulator: hides the latency of an addition.
         const UNROLL: usize = 2;
+        let add = |a, x, sum| match ABSOLUTE {
+            true => simd.add_f64s(sum, simd.abs_f64s(simd.mul_f64s(a, x))),
+            false => simd.mul_add_e_f64s(a, x, sum),
+        };
         let n = self.x.len();
         let (x_vectors, x_rest) = S::as_simd_f64s(self.x);
         let rows = self.rows.map(|row| {
@@ -231,7 +228,7 @@ impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
             for row in 0..ROWS {
                 let a = &row_steps[row][step];
                 for lane in 0..UNROLL {
-                    sums[row][lane] = simd.mul_add_e_f64s(a[lane], x[lane], sums[row][lane]);
+                    sums[row][lane] = add(a[lane], x[lane], sums[row][lane]);
                 }
             }
         }
@@ -242,40 +239,13 @@ impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
                 sum = simd.add_f64s(sum, other);
             }
             for (&a, &x) in vectors[steps * UNROLL..].iter().zip(x_left) {
-                sum = simd.mul_add_e_f64s(a, x, sum);
+                sum = add(a, x, sum);
             }
             let mut total = simd.reduce_sum_f64s(sum);
             for (a, x) in rest.iter().zip(x_rest) {
-                total += a * x;
+                total += if ABSOLUTE { (a * x).abs() } else { a * x };
             }
             total
-        })
-    }
-}
-
-/// `ROWS` sums of absolute products in one walk over x.
-struct AbsoluteDots<'a, const ROWS: usize> {
-    rows: [&'a [f64]; ROWS],
-    x: &'a [f64],
-}
-
-impl<const ROWS: usize> WithSimd for AbsoluteDots<'_, ROWS> {
-    type Output = [f64; ROWS];
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> [f64; ROWS] {
-        let (x_vectors, x_rest) = S::as_simd_f64s(self.x);
-        let rows = self.rows.map(|row| S::as_simd_f64s(row));
-        let mut sums = [simd.splat_f64s(0.0); ROWS];
-        for (step, &x) in x_vectors.iter().enumerate() {
-            for row in 0..ROWS {
-                let product = simd.abs_f64s(simd.mul_f64s(rows[row].0[step], x));
-                sums[row] = simd.add_f64s(sums[row], product);
-            }
-        }
-        std::array::from_fn(|row| {
-            let rest = rows[row].1.iter().zip(x_rest);
-            simd.reduce_sum_f64s(sums[row]) + rest.map(|(a, x)| (a * x).abs()).sum::<f64>()
         })
     }
 }
