@@ -356,11 +356,11 @@ pub(crate) fn run(args: Args) -> Outcome {
             (outcome, Traffic::of_this_process())
         }
         (ModeName::Single, Source::System(system)) => (
-            single::solve_until(system, relaxation, limits, progress, stop)?,
+            single::solve(system, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (ModeName::Threads, Source::System(system)) => (
-            threads::solve_until(system, workers, relaxation, limits, progress, stop)?,
+            threads::solve(system, workers, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (_, source) => {

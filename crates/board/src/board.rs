@@ -362,13 +362,6 @@ impl<S: Store> Board<S> {
         self.store.get(index)
     }
 
-    /// Copies elements from `start` on into `out`. Panics beyond the end.
-    pub fn copy_to(&self, start: usize, out: &mut [f64]) {
-        for (index, out) in (start..).zip(out) {
-            *out = self.store.get(index);
-        }
-    }
-
     /// Takes the newer elements of `datagram`. Returns the smallest range that holds all changes, or `None`: nothing was taken (counted in `drops`).
     ///
     /// The datagram may hold any bytes. The first incarnation of an owner that is heard of counts as its current one.

@@ -27,9 +27,7 @@ fn datagram(lap: u32, start: u32, payload: &[u8]) -> Datagram<'_> {
 }
 
 fn contents(board: &Board) -> Vec<f64> {
-    let mut values = vec![0.0; board.len()];
-    board.copy_to(0, &mut values);
-    values
+    (0..board.len()).map(|index| board.get(index)).collect()
 }
 
 /// Of an overlapping frame only the elements with an older stamp here are written.

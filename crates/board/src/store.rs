@@ -112,14 +112,6 @@ impl Reader {
         self.cells.get(index)
     }
 
-    /// Copies elements from `start` on into `out`. Panics beyond the end.
-    pub fn copy_to(&self, start: usize, out: &mut [f64]) {
-        let cells = &self.cells.values[start..start + out.len()];
-        for (out, cell) in out.iter_mut().zip(cells) {
-            *out = f64::from_bits(cell.load(Relaxed));
-        }
-    }
-
     /// Newest lap of `source` of which anything arrived.
     pub fn lap(&self, source: NodeId) -> Option<Lap> {
         Lap::new(self.cells.laps.get(usize::from(source.0))?.load(Relaxed))

@@ -22,8 +22,6 @@ pub fn rows(input: &[u8]) {
     );
     if let Ok(block) = whole {
         assert!(!block.rows.is_empty() && block.rows.end <= block.columns);
-        let x = vec![1.0; block.columns];
-        let _ = block.residual_sq(&x);
         assert!(block.rows.clone().all(|row| block.diagonal(row) != 0.0));
         assert!(block.foreign_columns().len() <= block.columns - block.rows.len());
     }

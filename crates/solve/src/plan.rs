@@ -263,9 +263,9 @@ fn relaxation_trial(system: &System, limits: Limits, asked: Asked) -> Prediction
     let stop = || began.elapsed().as_secs_f64() > TRIAL_SECONDS;
     let system = system.clone();
     let tried = match asked.parts {
-        1 => single::solve_until(system, (relaxation, combines), laps, watch, stop)
+        1 => single::solve(system, (relaxation, combines), laps, watch, stop)
             .map_err(|error| error.to_string()),
-        parts => threads::solve_until(system, parts, (relaxation, combines), laps, watch, stop)
+        parts => threads::solve(system, parts, (relaxation, combines), laps, watch, stop)
             .map_err(|error| error.to_string()),
     };
     let outcome = match tried {

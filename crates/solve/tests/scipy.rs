@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::system::formats::{read_matrix, read_system, read_vector, write_vector};
-use tsumuji_solve::system::{Generate, Matrix, RowBlock, System};
+use tsumuji_solve::system::{Generate, Matrix, System};
 
 fn python() -> PathBuf {
     std::env::var_os("TSUMUJI_PYTHON").map_or_else(|| "/usr/bin/python3".into(), PathBuf::from)
@@ -135,8 +135,9 @@ assert (a == x).all() and (b[:, 0] == x).all()
 fn solutions(system: &System, inner: Inner) -> Vec<(&'static str, Vec<f64>)> {
     let relaxation = Relaxation::new(inner, 1.0).unwrap();
     let limits = Limits::new(1e-12, 100_000).unwrap();
-    let alone = single::solve(system.clone(), relaxation, limits, |_| ()).unwrap();
-    let threads = threads::solve(system.clone(), 3, relaxation, limits, |_| ()).unwrap();
+    let how = (relaxation, false);
+    let alone = single::solve(system.clone(), how, limits, |_| (), || false).unwrap();
+    let threads = threads::solve(system.clone(), 3, how, limits, |_| (), || false).unwrap();
     [("single", alone), ("threads", threads)]
         .map(|(mode, outcome)| {
             assert!(
@@ -225,6 +226,6 @@ print(repr(float(sum(v * v for v in r))))
         return;
     };
     let exact: f64 = exact.trim().parse().unwrap();
-    let ours = RowBlock::whole(system).residual_sq(&x);
+    let ours = (system.relative_residual(&x) * system.rhs_norm()).powi(2);
     assert!((ours - exact).abs() < 1e-12 * exact, "{ours:e} {exact:e}");
 }

@@ -114,7 +114,9 @@ fn relaxation_finds_operating_points() {
         let system = System::new(matrix, Some(linear.rhs.to_vec()), "circuit".into())?;
         let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
         Ok::<_, tsumuji_solve::system::SystemError>(
-            single::solve(system, relaxation, limits, |_| {}).unwrap().x,
+            single::solve(system, (relaxation, false), limits, |_| {}, || false)
+                .unwrap()
+                .x,
         )
     };
     let solver = || Solver::new(&netlist, &equations, 1e-11);

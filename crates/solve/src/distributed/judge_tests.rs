@@ -253,7 +253,14 @@ fn small_frames_keep_laps_sequential() {
     let system = dense(320, 0.57);
     let relaxation = crate::local::Relaxation::new(Inner::Sweep, 1.0).unwrap();
     let limits = Limits::new(1e-10, 1000).unwrap();
-    let alone = crate::local::single::solve(system.clone(), relaxation, limits, |_| ()).unwrap();
+    let alone = crate::local::single::solve(
+        system.clone(),
+        (relaxation, false),
+        limits,
+        |_| (),
+        || false,
+    )
+    .unwrap();
     for seed in 1..=4 {
         let weather = Weather {
             step_ns: Some(100_000),

@@ -8,18 +8,9 @@ use crate::system::{RowBlock, System};
 use std::time::Instant;
 
 /// Does laps over the whole of A until the verified residual meets the tolerance, or the rule says stop. Starts with x = 0; `progress` is called
-/// after each lap.
+/// after each lap. With the flag, laps that are slow are combined every now and then (GCR). When `stop`, called after each lap, returns true, the run
+/// ends as interrupted, with the verified residual of its x.
 pub fn solve(
-    system: System,
-    relaxation: Relaxation,
-    limits: Limits,
-    progress: impl FnMut(Progress),
-) -> Result<Outcome, RelaxationError> {
-    solve_until(system, (relaxation, false), limits, progress, || false)
-}
-
-/// As `solve`; with the flag, laps that are slow are combined every now and then (GCR); when `stop`, called after each lap, returns true, the run ends as interrupted, with the verified residual of its x.
-pub fn solve_until(
     system: System,
     (relaxation, combines): (Relaxation, bool),
     limits: Limits,

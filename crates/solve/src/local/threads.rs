@@ -32,26 +32,9 @@ pub enum ThreadsError {
     Relaxation(#[from] RelaxationError),
 }
 
-/// Relaxes `system` with `workers` threads. Starts with x = 0; `progress` is called about fifty times a second.
+/// Relaxes `system` with `workers` threads. Starts with x = 0; `progress` is called about fifty times a second. With the flag, laps are combined at
+/// pauses (GCR). When `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve(
-    system: System,
-    workers: usize,
-    relaxation: Relaxation,
-    limits: Limits,
-    progress: impl FnMut(Progress),
-) -> Result<Outcome, ThreadsError> {
-    solve_until(
-        system,
-        workers,
-        (relaxation, false),
-        limits,
-        progress,
-        || false,
-    )
-}
-
-/// As `solve`; with the flag, laps are combined at pauses (GCR); when `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
-pub fn solve_until(
     system: System,
     workers: usize,
     (relaxation, combines): (Relaxation, bool),

@@ -103,9 +103,22 @@ fn matched_systems_are_solved() {
     }
     for inner in [Inner::Sweep, Inner::Lu] {
         let relaxation = Relaxation::new(inner, 1.0).unwrap();
-        let alone = single::solve(system.clone(), relaxation, limits(1e-10), |_| ());
+        let alone = single::solve(
+            system.clone(),
+            (relaxation, false),
+            limits(1e-10),
+            |_| (),
+            || false,
+        );
         check(alone.unwrap(), "single");
-        let beside = threads::solve(system.clone(), 3, relaxation, limits(1e-10), |_| ());
+        let beside = threads::solve(
+            system.clone(),
+            3,
+            (relaxation, false),
+            limits(1e-10),
+            |_| (),
+            || false,
+        );
         check(beside.unwrap(), "threads");
     }
 }

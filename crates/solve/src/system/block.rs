@@ -200,19 +200,8 @@ impl RowBlock {
         }
     }
 
-    /// Σ (b − A x)² over the own rows, for verification: the rounding errors of all products and sums are carried along,
-    /// so that the result holds even where the residual is far below the last bit of A x. `x` is the whole vector.
-    pub fn residual_sq(&self, x: &[f64]) -> f64 {
-        let mut residuals = vec![0.0; self.rhs.len()];
-        self.exact_residual(0..self.rhs.len(), x, &mut residuals);
-        let mut squares = CarriedSum::default();
-        for residual in residuals {
-            squares.add(residual * residual);
-        }
-        squares.total()
-    }
-
-    /// b − A x of some rows into `out`, as [`residual_sq`](Self::residual_sq) computes them. `own`: counted from the first row of the block.
+    /// b − A x of some rows into `out`, for verification: the rounding errors of all products and sums are carried along, so that the result holds even
+    /// where the residual is far below the last bit of A x. `own`: counted from the first row of the block. `x` is the whole vector.
     pub(crate) fn exact_residual(&self, own: Range<usize>, x: &[f64], out: &mut [f64]) {
         assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
         match &self.values {
@@ -299,6 +288,16 @@ impl RowBlock {
             self.rows
         );
         row - self.rows.start
+    }
+}
+
+#[cfg(test)]
+impl RowBlock {
+    /// Σ (b − A x)² over the own rows.
+    pub(crate) fn residual_sq(&self, x: &[f64]) -> f64 {
+        let mut residuals = vec![0.0; self.rhs.len()];
+        self.exact_residual(0..self.rhs.len(), x, &mut residuals);
+        kernels::sum_of_squares(&residuals)
     }
 }
 

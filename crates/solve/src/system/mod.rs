@@ -173,7 +173,7 @@ impl System {
     }
 
     /// ‖b − A x‖₂ / ‖b‖₂, computed with carried rounding errors.
-    pub(crate) fn relative_residual(&self, x: &[f64]) -> f64 {
+    pub fn relative_residual(&self, x: &[f64]) -> f64 {
         let mut residual = vec![0.0; self.n()];
         RowBlock::residual_of(self, x, &mut residual);
         let norm = crate::local::kernels::sum_of_squares(&residual).sqrt();

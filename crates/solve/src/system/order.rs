@@ -300,7 +300,8 @@ mod tests {
         assert!((0..200).all(|row| worker(place[row]) == worker(place[row + 200])));
         let relaxation = Relaxation::new(Inner::Lu, 1.0).unwrap();
         let limits = Limits::new(1e-10, 100_000).unwrap();
-        let outcome = threads::solve(system, 4, relaxation, limits, |_| ()).unwrap();
+        let outcome =
+            threads::solve(system, 4, (relaxation, false), limits, |_| (), || false).unwrap();
         assert!(outcome.converged);
         assert!(outcome.x.iter().all(|x| (x - 1.0).abs() < 1e-7));
     }

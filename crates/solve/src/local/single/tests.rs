@@ -15,6 +15,15 @@ fn limits(tolerance: f64, max_laps: u64) -> Limits {
     Limits::new(tolerance, max_laps).unwrap()
 }
 
+fn solve(
+    system: System,
+    relaxation: Relaxation,
+    limits: Limits,
+    progress: impl FnMut(Progress),
+) -> Result<Outcome, RelaxationError> {
+    super::solve(system, (relaxation, false), limits, progress, || false)
+}
+
 /// The solution of a generated system is all ones, and the reported residual is that of the reported x.
 fn assert_solved(system: &System, outcome: &Outcome, tolerance: f64) {
     assert!(
@@ -106,9 +115,10 @@ fn divergence_ends_the_run() {
     let outcome = threads::solve(
         system,
         2,
-        with(Inner::Sweep, 1.0),
+        (with(Inner::Sweep, 1.0), false),
         limits(1e-10, u64::MAX),
         |_| (),
+        || false,
     )
     .unwrap();
     assert!(
@@ -175,7 +185,7 @@ fn stops_when_told() {
     for (tolerance, reason) in [(1e-10, Reason::Interrupted), (0.9, Reason::Converged)] {
         let system = made("poisson2d:30");
         let laps = std::cell::Cell::new(0);
-        let outcome = solve_until(
+        let outcome = super::solve(
             system.clone(),
             (with(Inner::Sweep, 1.0), false),
             limits(tolerance, 1000),

@@ -10,6 +10,23 @@ fn limits(tolerance: f64, max_laps: u64) -> Limits {
     Limits::new(tolerance, max_laps).unwrap()
 }
 
+fn solve(
+    system: System,
+    workers: usize,
+    relaxation: Relaxation,
+    limits: Limits,
+    progress: impl FnMut(Progress),
+) -> Result<Outcome, ThreadsError> {
+    super::solve(
+        system,
+        workers,
+        (relaxation, false),
+        limits,
+        progress,
+        || false,
+    )
+}
+
 /// Threads converge to the verified tolerance, whatever the system, the inner solver and their number.
 #[test]
 fn threads_converge() {
@@ -54,9 +71,14 @@ fn threads_converge() {
 #[test]
 fn one_thread_is_sequential() {
     let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
-    let alone =
-        super::super::single::solve(made("dense:800"), relaxation, limits(1e-10, 1000), |_| ())
-            .unwrap();
+    let alone = super::super::single::solve(
+        made("dense:800"),
+        (relaxation, false),
+        limits(1e-10, 1000),
+        |_| (),
+        || false,
+    )
+    .unwrap();
     let thread = solve(
         made("dense:800"),
         1,
@@ -114,7 +136,7 @@ fn stops_when_told() {
     for begun in [false, true] {
         let system = made("poisson2d:60");
         let laps = std::cell::Cell::new(0);
-        let outcome = solve_until(
+        let outcome = super::solve(
             system.clone(),
             3,
             (Relaxation::new(Inner::Sweep, 1.0).unwrap(), false),
@@ -144,13 +166,13 @@ fn combined_laps_are_fewer() {
     let alone = |combines| {
         let system = system.clone();
         let how = (relaxation, combines);
-        super::super::single::solve_until(system, how, limits(1e-10, 100_000), |_| (), never)
+        super::super::single::solve(system, how, limits(1e-10, 100_000), |_| (), never)
     };
     let (laps, combined) = (alone(false).unwrap(), alone(true).unwrap());
     let by_threads = |workers| {
         let system = system.clone();
         let how = (relaxation, true);
-        solve_until(system, workers, how, limits(1e-10, 100_000), |_| (), never)
+        super::solve(system, workers, how, limits(1e-10, 100_000), |_| (), never)
     };
     assert!(combined.laps[0] * 2 < laps.laps[0], "{:?}", combined.laps);
     for outcome in [combined, by_threads(1).unwrap(), by_threads(3).unwrap()] {
