@@ -35,7 +35,12 @@ pub fn put_f64s(bytes: &mut Vec<u8>, numbers: &[f64]) {
 
 /// Appends numbers of 4 bytes each.
 pub fn put_u32s(bytes: &mut Vec<u8>, numbers: &[u32]) {
-    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    let start = bytes.len();
+    bytes.resize(start + size_of_val(numbers), 0);
+    let (places, _) = bytes[start..].as_chunks_mut::<4>();
+    for (place, value) in places.iter_mut().zip(numbers) {
+        *place = value.to_le_bytes();
+    }
 }
 
 /// Parses a head; returns it and the bytes that follow.

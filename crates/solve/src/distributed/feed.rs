@@ -1,9 +1,9 @@
 //! What a setup announces, as a sequence of messages: the rows that a worker lacks, and the last known x of them.
 //!
-//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in chunks of bounded size; the matrix is never copied as a whole.
+//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in messages of bounded size; the matrix is never copied as a whole.
 
 use super::message::{Order, RowSource, Setup};
-use crate::system::{Chunks, RowBlock, Source};
+use crate::system::{Messages, RowBlock, Source};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ const PIECE_VALUES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(super) struct Feed<'a> {
-    rows: VecDeque<Chunks<'a>>,
+    rows: VecDeque<Messages<'a>>,
     values: VecDeque<(usize, Vec<f64>)>,
 }
 
@@ -22,17 +22,17 @@ impl<'a> Feed<'a> {
         source: &'a Source,
         setup: &mut Setup,
         x: Option<&[f64]>,
-        chunk_bytes: usize,
+        most_bytes: usize,
     ) -> Self {
         let mut rows = VecDeque::new();
         setup.rows = match source {
             Source::System(system) => {
                 for range in &setup.fresh {
-                    let chunks = RowBlock::chunks(system, range.clone(), chunk_bytes);
-                    rows.push_back(chunks.behind(&[Order::ROWS]));
+                    let range = range.clone();
+                    rows.push_back(RowBlock::messages(system, range, most_bytes, Order::ROWS));
                 }
                 let bytes = setup.fresh.iter();
-                let bytes = bytes.map(|range| RowBlock::stream_bytes(system, range.clone()));
+                let bytes = bytes.map(|range| RowBlock::bytes_of(system, range.clone()));
                 RowSource::Stream {
                     bytes: bytes.collect(),
                 }
@@ -65,13 +65,10 @@ impl<'a> Feed<'a> {
 
     /// The next order as it is sent, and how many bytes of rows it has; `None`: all were sent.
     pub(super) fn next(&mut self) -> Option<(Vec<u8>, usize)> {
-        while let Some(chunks) = self.rows.front_mut() {
-            match chunks.next() {
-                Some(order) => {
-                    let rows = order.len() - 1;
-                    return Some((order, rows));
-                }
+        while let Some(messages) = self.rows.front_mut() {
+            match messages.next() {
                 None => drop(self.rows.pop_front()),
+                message => return message,
             }
         }
         let (start, values) = self.values.pop_front()?;

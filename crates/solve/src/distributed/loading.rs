@@ -1,18 +1,17 @@
-//! Rows under way to a worker, as a setup announces them: streams of rows, then the last known x of them.
+//! Rows under way to a worker, as a setup announces them: messages of rows, then the last known x of them.
 //!
 //! Owned by `worker`. Invariant: no more memory is taken than the setup announces.
 
 use super::message::{RowSource, Setup};
 use super::step::{Fresh, WorkerFault};
-use crate::system::{Generated, RowBlock, RowBlockBuilder};
-
-/// Memory per row that a block needs beyond its stream.
-const BYTES_PER_ROW: usize = 64;
+use crate::system::{Generated, RowBlock};
 
 #[derive(Debug, Default)]
 pub(super) struct Loading {
-    /// The range of `fresh` under way.
-    builder: Option<RowBlockBuilder>,
+    /// Ranges of `fresh` still to come.
+    ranges: usize,
+    /// The one under way.
+    begun: Option<RowBlock>,
     blocks: Vec<RowBlock>,
     /// Elements of x still to come.
     values: usize,
@@ -21,44 +20,53 @@ pub(super) struct Loading {
 impl Loading {
     /// Begins to load what `setup` announces.
     pub(super) fn begin(setup: &Setup) -> Self {
-        let mut loading = Self {
+        let ranges = match &setup.rows {
+            RowSource::Stream { .. } => setup.fresh.len(),
+            RowSource::Generate { .. } => 0,
+        };
+        Self {
+            ranges,
             values: setup.values,
             ..Self::default()
-        };
-        loading.await_rows(setup);
-        loading
+        }
     }
 
     /// Whether all has arrived.
     pub(super) fn is_whole(&self) -> bool {
-        self.builder.is_none() && self.values == 0
+        self.ranges == 0 && self.values == 0
     }
 
-    /// Prepares for the next range of rows, if any is to come.
-    fn await_rows(&mut self, setup: &Setup) {
-        if let RowSource::Stream { bytes } = &setup.rows
-            && let Some(bytes) = bytes.get(self.blocks.len())
-        {
-            let rows = &setup.fresh[self.blocks.len()];
-            // The block takes its stream's bytes, more per row (offsets, factors of relaxation), and x.
-            let more = BYTES_PER_ROW * rows.len() + size_of::<f64>() * setup.n();
-            let limit = (*bytes as usize).saturating_add(more);
-            self.builder = Some(RowBlockBuilder::new(limit));
+    /// Takes the next rows.
+    pub(super) fn rows(&mut self, setup: &Setup, message: &[u8]) -> Result<(), WorkerFault> {
+        let bad = WorkerFault::of_judge;
+        let place = setup.fresh.len() - self.ranges;
+        let (RowSource::Stream { bytes }, Some(range)) = (&setup.rows, setup.fresh.get(place))
+        else {
+            return Err(bad("rows that no setup announced"));
+        };
+        let mut block = RowBlock::from_message(message)?;
+        let begun = self.begun.as_ref();
+        let next = begun.map_or(range.start, |begun| begun.rows.end);
+        let is_own = block.rows.start == next && block.rows.end <= range.end;
+        if !is_own || block.columns != setup.n() {
+            return Err(bad("rows that are not this worker's"));
         }
-    }
-
-    /// Takes the next bytes of rows.
-    pub(super) fn rows(&mut self, setup: &Setup, bytes: &[u8]) -> Result<(), WorkerFault> {
-        let builder = self.builder.as_mut();
-        let builder = builder.ok_or(WorkerFault::of_judge("rows that no setup announced"))?;
-        builder.push(bytes)?;
-        if let Some(builder) = self.builder.take_if(|builder| builder.is_complete()) {
-            let block = builder.finish()?;
-            if block.rows != setup.fresh[self.blocks.len()] || block.columns != setup.n() {
-                return Err(WorkerFault::of_judge("rows that are not this worker's"));
-            }
-            self.blocks.push(block);
-            self.await_rows(setup);
+        let all = begun.map_or(0, RowBlock::bytes) + block.bytes();
+        let fits = all <= bytes[place]
+            && match &mut self.begun {
+                Some(begun) => begun.append(block),
+                None => {
+                    let has_room = block.reserve(range.len(), bytes[place]);
+                    self.begun = Some(block);
+                    has_room
+                }
+            };
+        if !fits {
+            return Err(bad("rows beyond what the setup announced or memory holds"));
+        }
+        if let Some(whole) = self.begun.take_if(|begun| begun.rows.end == range.end) {
+            self.blocks.push(whole);
+            self.ranges -= 1;
         }
         Ok(())
     }
@@ -71,7 +79,7 @@ impl Loading {
         values: &[f64],
     ) -> Result<(), WorkerFault> {
         let end = start.saturating_add(values.len());
-        let fits = self.builder.is_none() && values.len() <= self.values && !values.is_empty();
+        let fits = self.ranges == 0 && values.len() <= self.values && !values.is_empty();
         let place = x.get_mut(start..end).filter(|_| fits);
         let place = place.ok_or(WorkerFault::of_judge("values that no setup announced"))?;
         place.copy_from_slice(values);

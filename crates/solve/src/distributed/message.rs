@@ -28,7 +28,7 @@ pub(super) fn is_older(one: u32, other: u32) -> bool {
 pub(super) enum Order {
     /// The run's configuration and a division of the rows: the first order, and again whenever workers are lost, join or are given other rows.
     Setup(Box<Setup>),
-    /// The next bytes of the rows that the setup announced. They follow this head ([`Order::ROWS`]), and are put and taken without this type.
+    /// The next of the rows that the setup announced. They follow this head ([`Order::ROWS`]), and are put and taken without this type.
     Rows,
     /// The last known x of such rows.
     Values {
@@ -110,9 +110,9 @@ pub(super) struct Setup {
 /// Source of a worker's rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum RowSource {
-    /// Sent as `Order::Rows`: a stream of this many bytes for each range of `fresh`, one after the other.
+    /// Sent as `Order::Rows`, one range of `fresh` after the other.
     Stream {
-        /// Lengths of the streams.
+        /// For each range, what its numbers take in messages.
         bytes: Vec<u64>,
     },
     /// Made by the worker.

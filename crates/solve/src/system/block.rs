@@ -1,6 +1,6 @@
 //! The rows of one worker: the part of A and b that it needs.
 //!
-//! Cut from a whole [`System`] or put together from a stream (`stream`); relaxed by `local::Sweeper`. Rows are named
+//! Cut from a whole [`System`] or put together from messages (`stream`); relaxed by `local::Sweeper`. Rows are named
 //! by their number in the whole system everywhere.
 //!
 //! Invariant: `rows` is not empty and lies within `columns`; `values` and `rhs` have one row per element of `rows`;
@@ -142,22 +142,25 @@ impl RowBlock {
     pub fn joined(blocks: Vec<Self>) -> Option<Self> {
         let mut blocks = blocks.into_iter();
         let mut whole = blocks.next()?;
-        for block in blocks {
-            if block.rows.start != whole.rows.end
-                || block.columns != whole.columns
-                || block.scales_rows != whole.scales_rows
-            {
-                return None;
-            }
-            match (&mut whole.values, block.values) {
-                (RowValues::Dense(values), RowValues::Dense(more)) => values.extend(more),
-                (RowValues::Sparse(csr), RowValues::Sparse(more)) => csr.append(&more),
-                _ => return None,
-            }
-            whole.rhs.extend(block.rhs);
-            whole.rows.end = block.rows.end;
+        blocks.all(|block| whole.append(block)).then_some(whole)
+    }
+
+    /// Puts the rows of a block behind these. False: they do not follow them, or are not of one kind and width.
+    pub fn append(&mut self, block: Self) -> bool {
+        if block.rows.start != self.rows.end
+            || block.columns != self.columns
+            || block.scales_rows != self.scales_rows
+        {
+            return false;
         }
-        Some(whole)
+        match (&mut self.values, block.values) {
+            (RowValues::Dense(values), RowValues::Dense(more)) => values.extend(more),
+            (RowValues::Sparse(csr), RowValues::Sparse(more)) => csr.append(&more),
+            _ => return false,
+        }
+        self.rhs.extend(block.rhs);
+        self.rows.end = block.rows.end;
+        true
     }
 
     /// Stored entries.

@@ -3,6 +3,7 @@
 //! Invariant: `offsets` has one entry per row plus one and never falls; within a row columns rise strictly and are below `columns`. Users of a
 //! [`Csr`] may index with its numbers without further checks.
 
+use std::collections::TryReserveError;
 use std::ops::Range;
 
 /// Why parts do not make a matrix.
@@ -326,6 +327,18 @@ impl Csr {
         size_of_val(self.offsets.as_slice())
             + size_of_val(self.indices.as_slice())
             + size_of_val(self.values.as_slice())
+    }
+
+    /// Takes memory for `rows` rows in all, and for so many more entries.
+    pub(crate) fn try_reserve_exact(
+        &mut self,
+        rows: usize,
+        entries: usize,
+    ) -> Result<(), TryReserveError> {
+        let more = (rows + 1).saturating_sub(self.offsets.len());
+        self.offsets.try_reserve_exact(more)?;
+        self.indices.try_reserve_exact(entries)?;
+        self.values.try_reserve_exact(entries)
     }
 
     /// Puts the rows of `more`, of as many columns, behind these.

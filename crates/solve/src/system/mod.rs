@@ -25,7 +25,7 @@ pub use order::Order;
 pub use partition::{PartitionError, partition, partition_by};
 pub use scaling::Scaling;
 pub use source::{Generated, Source};
-pub use stream::{Chunks, RowBlockBuilder, StreamError};
+pub use stream::{Messages, StreamError};
 
 /// A square matrix with every entry stored, row by row.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,8 +1,6 @@
 use super::super::{Dense, partition};
 use super::*;
 
-const LIMIT: usize = 1 << 20;
-
 fn systems() -> Vec<System> {
     let n = 23;
     let dense: Vec<f64> = (0..n * n)
@@ -35,73 +33,82 @@ fn systems() -> Vec<System> {
     ]
 }
 
-/// Every block is received as it was sent, for any size of the chunks and wherever they are cut again on the way.
+fn message(system: &System, rows: Range<usize>) -> Vec<u8> {
+    let mut messages = RowBlock::messages(system, rows, usize::MAX, 9);
+    let (message, _) = messages.next().unwrap();
+    assert!(messages.next().is_none());
+    assert_eq!(message[0], 9);
+    message[1..].to_vec()
+}
+
+/// Every block is received as it was sent, however many rows a message has.
 #[test]
 fn blocks_survive_any_cutting() {
     for system in systems() {
         for rows in partition(&system.matrix, 3).unwrap() {
             let expected = RowBlock::cut(&system, rows.clone());
-            let whole = RowBlock::to_bytes(&system, rows.clone());
-            assert_eq!(
-                whole.len() as u64,
-                RowBlock::stream_bytes(&system, rows.clone())
-            );
-            for chunk_bytes in [40, 41, 64, 1000] {
-                let chunks: Vec<_> = RowBlock::chunks(&system, rows.clone(), chunk_bytes).collect();
-                assert!(
-                    chunks
-                        .iter()
-                        .all(|chunk| !chunk.is_empty() && chunk.len() <= chunk_bytes)
-                );
-                assert_eq!(chunks.concat(), whole);
-            }
-            for piece in [1, 3, 7, 39, 41, 100_000] {
-                let mut builder = RowBlockBuilder::new(LIMIT);
-                for part in whole.chunks(piece) {
-                    assert!(!builder.is_complete());
-                    builder.push(part).unwrap();
+            for most_bytes in [0, 40, 500, 1000, 100_000] {
+                let messages = RowBlock::messages(&system, rows.clone(), most_bytes, 9);
+                let mut parts = Vec::new();
+                let mut bytes_all = 0;
+                for (message, bytes) in messages {
+                    let part = RowBlock::from_message(&message[1..]).unwrap();
+                    assert_eq!(bytes as u64, part.bytes());
+                    assert!(bytes <= most_bytes || part.rows.len() == 1);
+                    assert!(message.len() - bytes < 10, "a short head");
+                    bytes_all += part.bytes();
+                    parts.push(part);
                 }
-                assert_eq!(builder.finish().unwrap(), expected);
+                assert_eq!(bytes_all, RowBlock::bytes_of(&system, rows.clone()));
+                let capacity = |block: &RowBlock| match &block.values {
+                    RowValues::Dense(values) => values.capacity(),
+                    RowValues::Sparse(csr) => csr.stored(),
+                };
+                let mut whole = parts.remove(0);
+                assert!(whole.reserve(rows.len(), bytes_all));
+                let reserved = capacity(&whole);
+                assert!(parts.into_iter().all(|part| whole.append(part)));
+                assert_eq!(whole, expected);
+                if system.matrix.is_dense() {
+                    assert_eq!((capacity(&whole), whole.stored()), (reserved, reserved));
+                }
             }
         }
     }
 }
 
-/// A stream cut short at any byte is an error, and so is one that goes on.
+/// A message cut short at any byte is an error, and so is one that goes on.
 #[test]
 fn wrong_lengths_are_refused() {
     for system in systems() {
-        let whole = RowBlock::to_bytes(&system, 2..5);
+        let whole = message(&system, 2..5);
         for end in 0..whole.len() {
-            let error = RowBlock::from_bytes(&whole[..end], LIMIT).unwrap_err();
-            assert!(
-                matches!(error, StreamError::Truncated { .. }),
-                "{end}: {error}"
-            );
+            let cut = RowBlock::from_message(&whole[..end]);
+            assert_eq!(cut, Err(StreamError::Malformed), "{end}");
         }
         let longer = [&whole[..], &[0]].concat();
-        assert_eq!(
-            RowBlock::from_bytes(&longer, LIMIT),
-            Err(StreamError::Excess { excess: 1 })
-        );
+        let longer = RowBlock::from_message(&longer);
+        assert_eq!(longer, Err(StreamError::Malformed));
     }
 }
 
-/// An announcement beyond the receiver's limit is refused before anything is allocated for it.
+/// What a head announces takes no memory, nor do rows that a setup announces and no memory holds.
 #[test]
 fn announcements_are_bounded() {
-    let shape = Shape {
-        columns: 1 << 31,
-        rows: 0..1 << 30,
-        entries: 1 << 40,
-        sparse: true,
-        scales_rows: false,
-    };
-    let error = RowBlock::from_bytes(&shape.header(), LIMIT).unwrap_err();
-    assert!(
-        matches!(error, StreamError::TooLarge { limit: LIMIT, .. }),
-        "{error}"
-    );
+    for sparse in [false, true] {
+        let head = Head {
+            columns: INDEX_LIMIT,
+            rows: 0..1 << 30,
+            sparse,
+            scales_rows: false,
+        };
+        let error = RowBlock::from_message(&codec::to_bytes(&head, &[1.0; 3])).unwrap_err();
+        assert_eq!(error, StreamError::Malformed);
+    }
+    for system in systems() {
+        let mut block = RowBlock::from_message(&message(&system, 0..3)).unwrap();
+        assert!(!block.reserve(10, u64::MAX));
+    }
 }
 
 /// Any single changed byte gives an error or a block that still keeps its invariants; never a panic.
@@ -109,17 +116,16 @@ fn announcements_are_bounded() {
 fn changed_bytes_never_panic() {
     let mut refused = 0;
     for system in systems() {
-        let whole = RowBlock::to_bytes(&system, 2..5);
+        let whole = message(&system, 2..5);
         for position in 0..whole.len() {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[position] ^= flip;
-                match RowBlock::from_bytes(&bytes, LIMIT) {
+                match RowBlock::from_message(&bytes) {
                     Err(_) => refused += 1,
                     Ok(block) => {
                         assert!(block.rows.end <= block.columns);
-                        let x = vec![1.0; block.columns];
-                        assert!(!block.residual_sq(&x).is_nan());
+                        assert!(block.rows.clone().all(|row| block.diagonal(row) != 0.0));
                     }
                 }
             }
@@ -132,19 +138,19 @@ fn changed_bytes_never_panic() {
 #[test]
 fn damage_is_located() {
     let system = &systems()[1];
-    let whole = RowBlock::to_bytes(system, 2..5);
-    // Sections: header, 3 × b, 3 lengths, 6 columns, 6 values (row 2: columns 2 and 17).
-    let values = HEADER_BYTES + 3 * 8 + 3 * 4 + 6 * 4;
+    let whole = message(system, 2..5);
+    // Behind head, 3 × b, 3 lengths and 6 columns: 6 values (row 2: columns 2 and 17).
+    let values = whole.len() - 6 * 8;
     let mut nan = whole.clone();
     nan[values + 8 * 2..values + 8 * 3].copy_from_slice(&f64::NAN.to_le_bytes());
-    let error = RowBlock::from_bytes(&nan, LIMIT).unwrap_err();
+    let error = RowBlock::from_message(&nan).unwrap_err();
     assert!(
         matches!(error, StreamError::Damaged { row: 3, .. }),
         "{error}"
     );
     let mut zero = whole;
     zero[values..values + 8].fill(0);
-    let error = RowBlock::from_bytes(&zero, LIMIT).unwrap_err();
+    let error = RowBlock::from_message(&zero).unwrap_err();
     assert!(
         matches!(error, StreamError::Damaged { row: 2, .. }),
         "{error}"
