@@ -8,8 +8,8 @@ use crate::objective::{Share, assess};
 use crate::report::{Moment, Outcome, Reason};
 use crate::sgd::{Sgd, rate_of};
 
-/// Steps of SGD between two looks whether the user wants to stop: some milliseconds.
-const STEPS_PER_LOOK: u64 = 256;
+/// Steps of SGD between two questions whether the user wants to stop: some milliseconds.
+const STEPS_PER_POLL: u64 = 256;
 
 /// Learns from all rows. `stop` tells whether the user wants it to end.
 pub fn learn(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
@@ -63,8 +63,8 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
     let mut sgd = Sgd::new(config.sgd, rate, config.l2, shape, rows, config.seed);
     let (mut history, mut check_at) = (Vec::new(), 1);
     let (reason, (loss, gradient_norm)) = loop {
-        if sgd.steps().is_multiple_of(STEPS_PER_LOOK) && stop() {
-            break (Reason::Interrupted, look(share, config, &mut sgd));
+        if sgd.steps().is_multiple_of(STEPS_PER_POLL) && stop() {
+            break (Reason::Interrupted, loss_and_norm(share, config, &mut sgd));
         }
         sgd.step(share);
         if sgd.epochs() < check_at {
@@ -72,7 +72,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
         }
         // The gradient of all rows costs about an epoch: it is made after 1, 2, 4, 8 … of them.
         check_at = (2 * check_at).min(config.sgd.epochs.max(check_at + 1));
-        let (loss, gradient_norm) = look(share, config, &mut sgd);
+        let (loss, gradient_norm) = loss_and_norm(share, config, &mut sgd);
         history.push(Moment {
             seconds: began.elapsed().as_secs_f64(),
             iteration: sgd.epochs(),
@@ -102,7 +102,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
     }
 }
 
-fn look(share: &Share, config: &LearnConfig, sgd: &mut Sgd) -> (f64, f64) {
+fn loss_and_norm(share: &Share, config: &LearnConfig, sgd: &mut Sgd) -> (f64, f64) {
     let sums = share.statistic(sgd.result(), false);
     assess(share.shape(), &sums, false, sgd.result(), config.l2)
 }

@@ -27,12 +27,12 @@ use tsumuji_node::{
 const JUDGE: NodeId = NodeId(0);
 /// Longest wait for an answer, which ends it.
 const WAIT: Duration = Duration::from_millis(2);
-/// Time between two looks whether processes are alive, and whether the user wants to stop.
+/// Time between two checks whether processes are alive, and whether the user wants to stop.
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its launcher is asked for the cause.
 const CAUSE: Duration = Duration::from_secs(1);
 /// How long the last orders may take to be acknowledged.
-const FAREWELL: Duration = Duration::from_millis(500);
+const FLUSH_WAIT: Duration = Duration::from_millis(500);
 
 /// What the caller knows of the workers' processes and of the user.
 pub struct Watch<'a> {
@@ -48,7 +48,7 @@ pub struct Watch<'a> {
 pub struct Remote<'a> {
     endpoint: &'a mut Endpoint,
     watch: Watch<'a>,
-    inbox: Inbox,
+    arrivals: Arrivals,
     /// Empty before the first factorisation.
     parts: Vec<Part>,
     workers: Vec<Worker>,
@@ -96,7 +96,7 @@ enum Step {
 }
 
 /// What has arrived from the workers.
-struct Inbox {
+struct Arrivals {
     /// From which worker, and for which part.
     answers: VecDeque<(usize, u16, Answer)>,
     lost: Vec<bool>,
@@ -144,7 +144,7 @@ pub fn dismiss(endpoint: &mut Endpoint) {
         // One that cannot be told notices that this node leaves.
         let _ = endpoint.try_send(node(worker), LEAVE, &[]);
     }
-    let _ = endpoint.flush(FAREWELL);
+    let _ = endpoint.flush(FLUSH_WAIT);
 }
 
 impl<'a> Remote<'a> {
@@ -154,7 +154,7 @@ impl<'a> Remote<'a> {
         Self {
             endpoint,
             watch,
-            inbox: Inbox {
+            arrivals: Arrivals {
                 answers: VecDeque::new(),
                 lost: vec![false; workers],
                 misfit: None,
@@ -193,15 +193,15 @@ impl<'a> Remote<'a> {
                 match send_waiting(self.endpoint, node(index), &mut worker.waiting) {
                     Ok(()) => {}
                     Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
-                        self.inbox.lost[index] = true;
+                        self.arrivals.lost[index] = true;
                     }
                     Err(error) => return Err(failed(&error)),
                 }
             }
-            let polled = self.endpoint.poll_wait(&mut self.inbox, WAIT);
+            let polled = self.endpoint.poll_wait(&mut self.arrivals, WAIT);
             polled.map_err(|error| failed(&error))?;
-            self.look(&mut found)?;
-            while let Some((worker, part, answer)) = self.inbox.answers.pop_front() {
+            self.check(&mut found)?;
+            while let Some((worker, part, answer)) = self.arrivals.answers.pop_front() {
                 if !self.workers[worker].is_gone {
                     self.place(worker, part.into(), answer, &mut found)?;
                 }
@@ -246,8 +246,8 @@ impl<'a> Remote<'a> {
     }
 
     /// Gives away the parts of lost workers; ends the wait if none is left, or the user wants to stop.
-    fn look(&mut self, found: &mut Found) -> Result<(), SolveError> {
-        if let Some(worker) = self.inbox.misfit {
+    fn check(&mut self, found: &mut Found) -> Result<(), SolveError> {
+        if let Some(worker) = self.arrivals.misfit {
             return Err(self.misfit(worker));
         }
         if self.checked.elapsed() >= CHECK {
@@ -258,7 +258,7 @@ impl<'a> Remote<'a> {
             self.note_ends();
         }
         for worker in 0..self.workers.len() {
-            if self.inbox.lost[worker] && !self.workers[worker].is_gone {
+            if self.arrivals.lost[worker] && !self.workers[worker].is_gone {
                 self.give_away(worker, found)?;
             }
         }
@@ -269,7 +269,7 @@ impl<'a> Remote<'a> {
     fn note_ends(&mut self) {
         let ended = self.watch.ended.as_mut().map(|ended| ended());
         for (worker, how) in ended.into_iter().flatten() {
-            if let Some(lost) = self.inbox.lost.get_mut(worker) {
+            if let Some(lost) = self.arrivals.lost.get_mut(worker) {
                 *lost = true;
                 self.workers[worker].end = Some(how);
             }
@@ -311,7 +311,7 @@ impl<'a> Remote<'a> {
 
     /// The worker with the fewest parts, if any is left.
     fn idlest(&self) -> Option<usize> {
-        let left = (0..self.workers.len()).filter(|&worker| !self.inbox.lost[worker]);
+        let left = (0..self.workers.len()).filter(|&worker| !self.arrivals.lost[worker]);
         let parts = |worker: usize| self.parts.iter().filter(move |part| part.worker == worker);
         left.min_by_key(|&worker| parts(worker).count())
     }
@@ -325,7 +325,7 @@ impl<'a> Remote<'a> {
         {
             self.note_ends();
             // Goes on polling, so that the other workers do not take this node for dead, too.
-            if self.endpoint.poll(&mut self.inbox).is_err() {
+            if self.endpoint.poll(&mut self.arrivals).is_err() {
                 break;
             }
             std::thread::sleep(CHECK);
@@ -423,7 +423,7 @@ impl Team for Remote<'_> {
     }
 }
 
-impl Handler for Inbox {
+impl Handler for Arrivals {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
         // It may be back, and knows nothing of its part.
@@ -447,11 +447,11 @@ impl Handler for Inbox {
 /// Takes any bytes as messages to a worker and to the judge; each has its length before it. For fuzzing.
 #[doc(hidden)]
 pub fn parse_any(mut bytes: &[u8]) {
-    let mut seat = worker::Seat::default();
+    let mut parts = worker::Parts::default();
     while let Some((&length, rest)) = bytes.split_first() {
         let (next, rest) = rest.split_at(rest.len().min(usize::from(length)));
         bytes = rest;
-        if let Ok(Some(task)) = seat.take(next)
+        if let Ok(Some(task)) = parts.take(next)
             && let worker::Work::Factor(block, interior, _) = task.work
         {
             assert!(interior <= block.rows() && block.rows() == block.columns());

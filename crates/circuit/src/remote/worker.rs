@@ -1,6 +1,6 @@
 //! A worker: keeps the factors of its part, and of those that it took over from lost workers, and answers the judge.
 //!
-//! [`Seat`] takes messages and works without I/O; [`worker_main`] gives it an endpoint. A block that is not small is factorised on a thread of its own,
+//! [`Parts`] takes messages and works without I/O; [`worker_main`] gives it an endpoint. A block that is not small is factorised on a thread of its own,
 //! so that the order to leave and the loss of the judge end the worker meanwhile; nobody waits for that thread then.
 
 use super::message::{Answer, LEAVE, Misfit, Order, PARTS, Pattern, encode, parse};
@@ -79,7 +79,7 @@ fn serve(endpoint: &mut Endpoint, mut most_tasks: u64) -> Result<(), WorkerError
             return Err(error);
         }
         if let Some((part, made)) = take_made(&mut factorising)? {
-            waiting.push_back(driver.seat.keep(part, made));
+            waiting.push_back(driver.parts.keep(part, made));
         }
         while factorising.is_none()
             && let Some(task) = driver.tasks.pop_front()
@@ -90,12 +90,12 @@ fn serve(endpoint: &mut Endpoint, mut most_tasks: u64) -> Result<(), WorkerError
             most_tasks -= 1;
             match task.work {
                 Work::Factor(block, interior, limit) if block.values().len() > SMALL_ENTRIES => {
-                    driver.seat.forget(task.part);
+                    driver.parts.forget(task.part);
                     let waker = endpoint.waker();
                     let work = move || (task.part, PartFactors::new(&block, interior, limit));
                     factorising = Some(on_thread(work, move || waker.wake())?);
                 }
-                work => waiting.push_back(driver.seat.work(task.part, work)?),
+                work => waiting.push_back(driver.parts.work(task.part, work)?),
             }
         }
         match send_waiting(endpoint, JUDGE, &mut waiting) {
@@ -148,7 +148,7 @@ fn take_made(
 /// The worker's parts, and the findings of polling.
 #[derive(Debug, Default)]
 struct Driver {
-    seat: Seat,
+    parts: Parts,
     tasks: VecDeque<Task>,
     fault: Option<WorkerError>,
     is_over: bool,
@@ -159,7 +159,7 @@ impl Handler for Driver {
         match delivery.channel.id() {
             _ if delivery.from != JUDGE => {}
             id if id == LEAVE.id() => self.is_over = true,
-            id if id == PARTS.id() => match self.seat.take(delivery.body.bytes()) {
+            id if id == PARTS.id() => match self.parts.take(delivery.body.bytes()) {
                 Ok(task) => self.tasks.extend(task),
                 Err(misfit) => self.fault = Some(misfit.into()),
             },
@@ -194,9 +194,7 @@ pub(super) enum Work {
 
 /// A worker without I/O.
 #[derive(Debug, Default)]
-pub(super) struct Seat {
-    parts: BTreeMap<u16, Part>,
-}
+pub(super) struct Parts(BTreeMap<u16, Part>);
 
 /// A part.
 #[derive(Debug)]
@@ -206,7 +204,7 @@ struct Part {
     factors: Option<PartFactors>,
 }
 
-impl Seat {
+impl Parts {
     /// Takes a message; returns what is to be done.
     pub(super) fn take(&mut self, message: &[u8]) -> Result<Option<Task>, Misfit> {
         let (part, order) = parse(message)?;
@@ -217,11 +215,11 @@ impl Seat {
                     limit: fill_limit(usize::from(sharing.max(1))),
                     factors: None,
                 };
-                self.parts.insert(part, told);
+                self.0.insert(part, told);
                 return Ok(None);
             }
             Order::Values(values) => {
-                let Part { pattern, limit, .. } = self.parts.get(&part).ok_or(Misfit)?;
+                let Part { pattern, limit, .. } = self.0.get(&part).ok_or(Misfit)?;
                 Work::Factor(pattern.with(values)?, pattern.interior as usize, *limit)
             }
             Order::Interior(values) => Work::Forward(values),
@@ -232,13 +230,13 @@ impl Seat {
 
     /// The part's factors are void.
     fn forget(&mut self, part: u16) {
-        if let Some(part) = self.parts.get_mut(&part) {
+        if let Some(part) = self.0.get_mut(&part) {
             part.factors = None;
         }
     }
 
     fn factors(&mut self, part: u16) -> Result<&mut PartFactors, Misfit> {
-        let part = self.parts.get_mut(&part).ok_or(Misfit)?;
+        let part = self.0.get_mut(&part).ok_or(Misfit)?;
         part.factors.as_mut().ok_or(Misfit)
     }
 
@@ -263,7 +261,7 @@ impl Seat {
     fn keep(&mut self, part: u16, made: Made) -> Bytes {
         let answer = match made {
             Ok((factors, output)) => {
-                if let Some(part) = self.parts.get_mut(&part) {
+                if let Some(part) = self.0.get_mut(&part) {
                     part.factors = Some(factors);
                 }
                 Answer::Schur(output)
@@ -279,9 +277,9 @@ mod tests {
     use super::*;
     use crate::substructure::PartInput;
 
-    fn answer(seat: &mut Seat, part: u16, order: &Order) -> Answer {
-        let task = seat.take(&encode(part, order)).unwrap().expect("a task");
-        let (of, answer) = parse(&seat.work(task.part, task.work).unwrap()).unwrap();
+    fn answer(parts: &mut Parts, part: u16, order: &Order) -> Answer {
+        let task = parts.take(&encode(part, order)).unwrap().expect("a task");
+        let (of, answer) = parse(&parts.work(task.part, task.work).unwrap()).unwrap();
         assert_eq!(of, part);
         answer
     }
@@ -296,17 +294,17 @@ mod tests {
             border: vec![0],
             block: Csr::from_triplets(2, 2, &entries).unwrap(),
         };
-        let mut seat = Seat::default();
-        let first = seat.take(&encode(0, &Order::Values(vec![])));
+        let mut parts = Parts::default();
+        let first = parts.take(&encode(0, &Order::Values(vec![])));
         assert!(first.is_err(), "values without a pattern");
         for part in [0, 7] {
             let (pattern, sharing) = (Pattern::of(&input), 1);
             let order = encode(part, &Order::Pattern { pattern, sharing });
-            assert!(seat.take(&order).unwrap().is_none());
+            assert!(parts.take(&order).unwrap().is_none());
         }
         for (part, scale) in [(0, 1.0), (7, 2.0), (0, 4.0)] {
             let values: Vec<f64> = input.block.values().iter().map(|v| v * scale).collect();
-            let Answer::Schur(output) = answer(&mut seat, part, &Order::Values(values)) else {
+            let Answer::Schur(output) = answer(&mut parts, part, &Order::Values(values)) else {
                 panic!("no factors");
             };
             assert_eq!(output.schur.delayed, [0u32; 0]);
@@ -314,25 +312,25 @@ mod tests {
                 (output.schur.values[0] / scale + 1.0).abs() < 1e-12,
                 "{output:?}"
             );
-            let early = seat.work(part, Work::Backward(vec![1.0]));
+            let early = parts.work(part, Work::Backward(vec![1.0]));
             assert!(early.is_err(), "back substitution before forward");
         }
         for (part, scale) in [(7, 2.0), (0, 4.0)] {
             let near = |found: &[f64], wanted: f64| matches!(found, [found] if (found - wanted).abs() < 1e-12);
-            let added = answer(&mut seat, part, &Order::Interior(vec![6.0 * scale]));
+            let added = answer(&mut parts, part, &Order::Interior(vec![6.0 * scale]));
             assert!(
                 matches!(&added, Answer::Border(added) if near(added, 3.0 * scale)),
                 "{added:?}"
             );
-            let interior = answer(&mut seat, part, &Order::Border(vec![4.0]));
+            let interior = answer(&mut parts, part, &Order::Border(vec![4.0]));
             assert!(
                 matches!(&interior, Answer::Interior(interior) if near(interior, 3.5)),
                 "{interior:?}"
             );
-            let long = seat.work(part, Work::Forward(vec![1.0, 2.0]));
+            let long = parts.work(part, Work::Forward(vec![1.0, 2.0]));
             assert!(long.is_err(), "more than the interior");
         }
-        assert!(seat.work(3, Work::Forward(vec![1.0])).is_err(), "no part");
+        assert!(parts.work(3, Work::Forward(vec![1.0])).is_err(), "no part");
     }
 
     /// A thread's factors are there when it wakes the worker, and once; until then nothing is, and a panic is an error.

@@ -20,12 +20,12 @@ use super::worker::period;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Longest wait for an answer, which ends it: each wait takes some 50 µs of a core that a worker needs.
 const WAIT: Duration = Duration::from_millis(20);
-/// Time between two looks whether a worker's process is alive.
+/// Time between two checks whether a worker's process is alive.
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its cause is asked for, once all else is done.
 const CAUSE: Duration = Duration::from_secs(1);
 /// How long the last orders may take to be acknowledged.
-const FAREWELL: Duration = Duration::from_millis(500);
+const FLUSH_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ pub fn run(
         judge: judge(problem, &setup),
         began: Instant::now(),
         history: Vec::new(),
-        looked: Instant::now(),
+        checked: Instant::now(),
         up: Vec::new(),
     };
     let result = driver
@@ -133,7 +133,7 @@ pub fn run(
         return Err(error);
     }
     let seconds = driver.began.elapsed().as_secs_f64();
-    match endpoint.flush(FAREWELL) {
+    match endpoint.flush(FLUSH_WAIT) {
         // A worker that has left had its order to leave: only its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -235,7 +235,7 @@ struct Driver {
     judge: Judge,
     began: Instant,
     history: Vec<Moment>,
-    looked: Instant,
+    checked: Instant,
     /// Peers that are up and may be new.
     up: Vec<usize>,
 }
@@ -309,15 +309,15 @@ impl Driver {
             }
             self.note();
             self.send(endpoint)?;
-            self.look(endpoint, watch)?;
+            self.check(endpoint, watch)?;
         }
         Ok(())
     }
 
     /// Looks, now and then, whether processes have ended and whether the user wants to stop.
-    fn look(&mut self, endpoint: &Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
-        if self.looked.elapsed() >= CHECK {
-            self.looked = Instant::now();
+    fn check(&mut self, endpoint: &Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
+        if self.checked.elapsed() >= CHECK {
+            self.checked = Instant::now();
             if watch.stops() {
                 return Err(RunError::Interrupted);
             }
@@ -362,7 +362,7 @@ impl Driver {
             self.note();
             self.welcome(endpoint, problem, setup, watch)?;
             self.send(endpoint)?;
-            self.look(endpoint, watch)?;
+            self.check(endpoint, watch)?;
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
                 return Ok(());
             }
@@ -409,7 +409,7 @@ impl Driver {
         for worker in 0..endpoint.members().len() - 1 {
             let _ = endpoint.try_send(node(worker), CONTROL, &order);
         }
-        let _ = endpoint.flush(FAREWELL);
+        let _ = endpoint.flush(FLUSH_WAIT);
     }
 
     fn outcome(self, endpoint: &Endpoint, seconds: f64) -> Outcome {

@@ -38,7 +38,7 @@ const CONTENDED: Duration = Duration::from_micros(200);
 /// Messages that wait for room; more stay with the thread that makes them.
 const WAITING_MOST: usize = 64;
 /// How long to wait for the acknowledgement of the last messages.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a worker ended without the judge's order to leave.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
         // The judge is told if possible; it also notices by itself that this node leaves.
         let _ = driver
             .send(endpoint)
-            .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
+            .and_then(|_| Ok(endpoint.flush(FLUSH_WAIT)?));
     }
     result
 }
@@ -187,7 +187,7 @@ impl Driver {
                 Step::Leave => {
                     self.send(endpoint)?;
                     // The judge may have left before it acknowledged the last message.
-                    return match endpoint.flush(FAREWELL) {
+                    return match endpoint.flush(FLUSH_WAIT) {
                         Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
                         Err(error) => Err(error.into()),
                     };

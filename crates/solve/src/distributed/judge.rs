@@ -387,7 +387,11 @@ impl Judge {
     }
 
     /// Ends the run with the last known x; false: it is not known of all rows. `residual` computes that of x.
-    pub(super) fn give_up(&mut self, reason: Reason, residual: impl FnOnce(&[f64]) -> f64) -> bool {
+    pub(super) fn end_with_known_x(
+        &mut self,
+        reason: Reason,
+        residual: impl FnOnce(&[f64]) -> f64,
+    ) -> bool {
         let Some(x) = self.whole_x() else {
             return false;
         };

@@ -71,7 +71,7 @@ pub(super) enum Order {
         is_kept: bool,
     },
     /// Of a judge that takes the place of another: answer `Standing`.
-    Inquire,
+    AskState,
     /// The judge has received everything: leave.
     Leave,
     /// The run has failed: leave.

@@ -387,7 +387,7 @@ pub(super) fn run(
                     for (worker, there) in team.iter().enumerate() {
                         match there {
                             Some(_) => {
-                                order(&mut network, worker, Way::Control, Order::Inquire.encode())
+                                order(&mut network, worker, Way::Control, Order::AskState.encode())
                             }
                             None => begun.lost(worker),
                         }

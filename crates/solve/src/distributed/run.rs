@@ -35,7 +35,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of rows queued to one worker before others are served: enough for the pause between two polls.
 const QUEUE_BYTES: usize = 1 << 20;
 /// Pause between two polls while workers iterate. Nothing is urgent then; a wake-up for each report would cost workers' time.
-const LOOK: Duration = Duration::from_micros(500);
+const POLL_EVERY: Duration = Duration::from_micros(500);
 /// Longest wait for an answer, which ends it.
 const WAIT: Duration = Duration::from_millis(2);
 /// Between two calls of the progress callback.
@@ -54,7 +54,7 @@ const PAUSES: u32 = 8;
 const LOADINGS: u32 = 4;
 
 /// How long to wait for the acknowledgement of the last orders.
-const FAREWELL: Duration = Duration::from_millis(500);
+const FLUSH_WAIT: Duration = Duration::from_millis(500);
 
 /// What a run begins with.
 #[derive(Debug, Clone, Default)]
@@ -183,7 +183,7 @@ pub fn run(
             return Err(error);
         }
     } else {
-        match endpoint.flush(FAREWELL) {
+        match endpoint.flush(FLUSH_WAIT) {
             // A worker that has left had its order to leave: only its last acknowledgement got lost.
             Ok(_) | Err(SendError::MessagesLost { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -390,7 +390,7 @@ impl Bench<'_> {
             is_idle = done == 0 && !sent;
             if is_idle && self.judge.stage() == Stage::Iterating {
                 // Not in the link's `wait`: each of the workers' reports would wake this thread, at their cost.
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_EVERY);
             }
         }
     }
@@ -619,7 +619,7 @@ impl Bench<'_> {
             _ => return false,
         };
         let source = self.source;
-        self.judge.give_up(reason, |x| match source {
+        self.judge.end_with_known_x(reason, |x| match source {
             Source::System(system) => system.relative_residual(x),
             Source::Generated(_) => f64::NAN,
         })
@@ -634,7 +634,7 @@ impl Bench<'_> {
         for worker in 0..endpoint.members().len() - 1 {
             let _ = endpoint.try_send(node(worker), CONTROL, &order);
         }
-        let _ = endpoint.flush(FAREWELL);
+        let _ = endpoint.flush(FLUSH_WAIT);
     }
 }
 

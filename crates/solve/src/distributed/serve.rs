@@ -10,7 +10,7 @@ use super::config::SolveConfig;
 use super::field::{JUDGE, Outlet, node};
 use super::message::{LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
-use super::space::{Between, Broken, Inbox};
+use super::space::{Between, Broken, Mailbox};
 use super::stats::{self, Meter};
 use super::step::{Step, To, Way, WorkerFault};
 use super::throttle::Throttle;
@@ -36,7 +36,7 @@ const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
 const CONTENDED: Duration = Duration::from_micros(200);
 /// How long to wait for the acknowledgement of the last messages.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a worker ended without the judge's order to leave.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +90,7 @@ pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         beside: Beside::new(began),
         meter: Meter::default(),
         collectives: None,
-        inbox: Inbox::default(),
+        mailbox: Mailbox::default(),
         throttle: Throttle::default(),
         fault: None,
         orphaned: None,
@@ -103,7 +103,7 @@ pub fn worker_main(endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         // The judge is told if possible; it also notices by itself that this node leaves.
         let _ = driver
             .send(endpoint)
-            .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
+            .and_then(|_| Ok(endpoint.flush(FLUSH_WAIT)?));
     }
     result
 }
@@ -190,7 +190,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
                 let now = now_ns();
                 if now - beat >= HEARTBEAT_NS {
                     beat = now;
-                    tell_of_life(endpoint)?;
+                    send_heartbeat(endpoint)?;
                 }
                 endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?;
             }
@@ -211,7 +211,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
                     let now = now_ns();
                     if now - beat >= HEARTBEAT_NS {
                         beat = now;
-                        let _ = tell_of_life(endpoint); // the next poll finds the same fault
+                        let _ = send_heartbeat(endpoint); // the next poll finds the same fault
                     }
                 });
                 driver.worker.verified(exact);
@@ -223,7 +223,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
             }
             Step::Leave => {
                 // A peer that has left by now needs no more messages.
-                return match endpoint.flush(FAREWELL) {
+                return match endpoint.flush(FLUSH_WAIT) {
                     Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
                     Err(error) => Err(error.into()),
                 };
@@ -233,7 +233,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
 }
 
 /// Tells the judge that this worker lives.
-fn tell_of_life(endpoint: &mut Endpoint) -> Result<(), SendError> {
+fn send_heartbeat(endpoint: &mut Endpoint) -> Result<(), SendError> {
     let payload = LapReport::HEARTBEAT.payload();
     Carrier::update(endpoint, &[JUDGE], LapReport::HEARTBEAT.datagram(&payload))?;
     Ok(())
@@ -246,7 +246,7 @@ struct Driver {
     meter: Meter,
     /// Made when they are first needed.
     collectives: Option<Collectives>,
-    inbox: Inbox,
+    mailbox: Mailbox,
     throttle: Throttle,
     fault: Option<WorkerFault>,
     /// Since when there is no judge.
@@ -262,7 +262,7 @@ impl Driver {
             Some(collectives) => collectives,
             none => none.insert(Collectives::new(endpoint)?),
         };
-        let broken = match Between::form(endpoint, collectives, &mut self.inbox, parts) {
+        let broken = match Between::form(endpoint, collectives, &mut self.mailbox, parts) {
             Err(broken) => Some(broken),
             Ok(mut between) => {
                 let ended = self.worker.iterate(&mut between);
@@ -286,14 +286,14 @@ impl Driver {
             Some(Broken::Group(error)) => return Err(error.into()),
             Some(Broken::Disagreement(error)) => return Err(error.into()),
         }
-        for peer in std::mem::take(&mut self.inbox.lost) {
+        for peer in std::mem::take(&mut self.mailbox.lost) {
             self.miss(peer);
         }
         // A judge may have come meanwhile.
         if !endpoint.is_dead(JUDGE) {
             self.orphaned = None;
         }
-        for (from, bytes) in std::mem::take(&mut self.inbox.waiting) {
+        for (from, bytes) in std::mem::take(&mut self.mailbox.waiting) {
             self.take(from, &bytes);
         }
         Ok(())

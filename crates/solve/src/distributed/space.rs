@@ -21,7 +21,7 @@ use super::worker::SNAPSHOT_EVERY_NS;
 use crate::krylov::{Iterated, Space};
 
 /// Longest wait for the others before messages of the judge are looked at.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Time between two reports to the judge.
 const REPORT_EVERY: Duration = Duration::from_millis(1);
 /// A worker that waits for others tells the judge so often that it lives.
@@ -56,7 +56,7 @@ impl From<CollectiveError> for Broken {
 
 /// Messages that wait until the method has ended.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct Mailbox {
     pub(super) waiting: Vec<(NodeId, Vec<u8>)>,
     pub(super) lost: Vec<NodeId>,
     /// The epoch that is to stop.
@@ -65,7 +65,7 @@ pub(super) struct Inbox {
     ordered: bool,
 }
 
-impl Inbox {
+impl Mailbox {
     /// Begins an epoch. `stop`: it was ordered to stop already.
     fn begin(&mut self, epoch: u32, stop: bool) {
         *self = Self {
@@ -76,7 +76,7 @@ impl Inbox {
     }
 
     /// Whether `members` can go on. The death of a worker that had no rows any more concerns nobody.
-    fn look(&self, members: &[NodeId]) -> Result<(), Broken> {
+    fn check(&self, members: &[NodeId]) -> Result<(), Broken> {
         match self.lost.iter().find(|lost| members.contains(lost)) {
             Some(&peer) => Err(Broken::Lost(peer)),
             None if self.ordered => Err(Broken::Ordered),
@@ -85,7 +85,7 @@ impl Inbox {
     }
 }
 
-impl Handler for Inbox {
+impl Handler for Mailbox {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let bytes = delivery.body.bytes();
         if delivery.from == JUDGE {
@@ -150,7 +150,7 @@ pub(super) struct Between<'a> {
     collectives: &'a mut Collectives,
     group: Group,
     members: Vec<NodeId>,
-    inbox: &'a mut Inbox,
+    mailbox: &'a mut Mailbox,
     parts: Parts,
     /// Bytes for and from each of the team.
     goes_bytes: Vec<usize>,
@@ -171,10 +171,10 @@ impl<'a> Between<'a> {
     pub(super) fn form(
         endpoint: &'a mut Endpoint,
         collectives: &'a mut Collectives,
-        inbox: &'a mut Inbox,
+        mailbox: &'a mut Mailbox,
         parts: Parts,
     ) -> Result<Self, Broken> {
-        inbox.begin(parts.epoch, parts.stops);
+        mailbox.begin(parts.epoch, parts.stops);
         endpoint.update_members();
         let members: Vec<NodeId> = parts.team.iter().map(|worker| node(*worker)).collect();
         // An epoch is greater than any before it, also those of earlier divisions.
@@ -190,7 +190,7 @@ impl<'a> Between<'a> {
             collectives,
             group,
             members,
-            inbox,
+            mailbox,
             parts,
             sum: Op::sum(),
             reports: 0,
@@ -217,8 +217,11 @@ impl<'a> Between<'a> {
     fn wait<M: Memory>(&mut self, request: Request<M>) -> Result<M, Broken> {
         let began = Instant::now();
         let mut beat = began;
-        while !self.collectives.test_for(self.endpoint, &request, LOOK)? {
-            self.look()?;
+        while !self
+            .collectives
+            .test_for(self.endpoint, &request, POLL_EVERY)?
+        {
+            self.check()?;
             if beat.elapsed() >= HEARTBEAT_EVERY {
                 beat = Instant::now();
                 self.report(LapReport::HEARTBEAT);
@@ -229,12 +232,12 @@ impl<'a> Between<'a> {
     }
 
     /// Looks for orders.
-    fn look(&mut self) -> Result<(), Broken> {
-        self.endpoint.poll(self.inbox).map_err(Broken::Endpoint)?;
+    fn check(&mut self) -> Result<(), Broken> {
+        self.endpoint.poll(self.mailbox).map_err(Broken::Endpoint)?;
         if self.endpoint.is_dead(JUDGE) && !self.parts.outlives {
             return Err(Broken::Lost(JUDGE));
         }
-        self.inbox.look(&self.members)
+        self.mailbox.check(&self.members)
     }
 
     /// May be lost.
@@ -295,7 +298,7 @@ impl Space for Between<'_> {
     }
 
     fn iterated(&mut self, now: Iterated<'_>) -> Result<bool, Broken> {
-        self.look()?;
+        self.check()?;
         let moment = Instant::now();
         self.iterations = now.iterations;
         if moment - self.reported >= REPORT_EVERY {
@@ -319,6 +322,6 @@ impl Space for Between<'_> {
             self.told = moment;
             self.tell(now.x);
         }
-        Ok(self.inbox.stop)
+        Ok(self.mailbox.stop)
     }
 }

@@ -122,7 +122,7 @@ pub(super) fn survey(
     while !survey.told.iter().all(Option::is_some) && began.elapsed() < within {
         for worker in std::mem::take(&mut survey.up) {
             // One that cannot be told is noticed to be dead.
-            let _ = endpoint.try_send(node(worker), CONTROL, &Order::Inquire.encode());
+            let _ = endpoint.try_send(node(worker), CONTROL, &Order::AskState.encode());
         }
         endpoint.poll_wait(&mut survey, WAIT)?;
         // A session with the former judge may end as one with this begins.

@@ -226,7 +226,7 @@ impl Worker {
             (Order::Abort { why }, _) => Err(WorkerFault::Aborted { why }),
             (_, Phase::Left) => Ok(()),
             (Order::Setup(setup), _) => self.set_up(setup),
-            (Order::Inquire, _) => {
+            (Order::AskState, _) => {
                 self.tell(Way::Control, &Answer::Standing(self.standing()));
                 Ok(())
             }

@@ -28,13 +28,13 @@ pub const BOARD_CHANNEL: u16 = Channel::LIBRARY_IDS + 16;
 pub const REPORT_CHANNEL: u16 = BOARD_CHANNEL + 2;
 
 /// Channel on which a member that leaves because another one died names it. Open during a run.
-const DEATH_CHANNEL: u16 = BOARD_CHANNEL + 3;
+const LOST_CHANNEL: u16 = BOARD_CHANNEL + 3;
 /// All channels; those of datagrams first, and of these the one of reports last.
 const CHANNELS: [u16; 4] = [
     BOARD_CHANNEL,
     BOARD_CHANNEL + 1,
     REPORT_CHANNEL,
-    DEATH_CHANNEL,
+    LOST_CHANNEL,
 ];
 /// Node 0 orders pauses.
 const REFEREE: NodeId = NodeId(0);
@@ -47,7 +47,7 @@ const QUIET_LAPS: u32 = 4;
 /// Longest rest. Something new ends it.
 const REST: Duration = Duration::from_millis(1);
 /// Longest wait for the acknowledgement of the last messages.
-const FAREWELL: Duration = Duration::from_secs(30);
+const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
 /// Solves `problem` with all members of the launch that this process belongs to, or [`alone`] if it was started by itself.
 pub fn run<P: FixedPoint + ?Sized>(problem: &mut P, config: &Config<'_>) -> Result<Outcome, Error> {
@@ -56,7 +56,7 @@ pub fn run<P: FixedPoint + ?Sized>(problem: &mut P, config: &Config<'_>) -> Resu
     }
     let mut endpoint = endpoint_from_env(Options::default())?;
     let outcome = solve(&mut endpoint, problem, config).inspect_err(report_error)?;
-    endpoint.close(FAREWELL)?;
+    endpoint.close(FLUSH_WAIT)?;
     Ok(outcome)
 }
 
@@ -98,7 +98,7 @@ pub fn solve_with<P: FixedPoint + ?Sized>(
     }
     let outcome = Member::join(endpoint, collectives, problem, config).and_then(Member::run);
     let outcome = match outcome {
-        Err(Error::MemberDied { member }) => Err(mourn(endpoint, member)?),
+        Err(Error::MemberDied { member }) => Err(name_lost(endpoint, member)?),
         outcome => outcome,
     };
     for channel in CHANNELS {
@@ -108,16 +108,16 @@ pub fn solve_with<P: FixedPoint + ?Sized>(
 }
 
 /// Names the member that died first: another one that noticed it, and left therefore, has told so before. Tells the others.
-fn mourn(endpoint: &mut Endpoint, noticed: NodeId) -> Result<Error, Error> {
-    let mut deaths = Deaths(None);
-    endpoint.poll_on(DEATH_CHANNEL, &mut deaths)?;
-    let member = deaths.0.unwrap_or(noticed);
+fn name_lost(endpoint: &mut Endpoint, noticed: NodeId) -> Result<Error, Error> {
+    let mut told = LostMember(None);
+    endpoint.poll_on(LOST_CHANNEL, &mut told)?;
+    let member = told.0.unwrap_or(noticed);
     for other in (0..endpoint.members().len()).map(node) {
         if other != endpoint.me() && !endpoint.is_dead(other) {
-            // One that cannot be told notices a death by itself.
+            // One that cannot be told notices the loss by itself.
             let _ = endpoint.try_send(
                 other,
-                Channel::ordered(DEATH_CHANNEL),
+                Channel::ordered(LOST_CHANNEL),
                 &member.0.to_le_bytes(),
             );
         }
@@ -125,10 +125,10 @@ fn mourn(endpoint: &mut Endpoint, noticed: NodeId) -> Result<Error, Error> {
     Ok(Error::MemberDied { member })
 }
 
-/// The first death that another member tells of.
-struct Deaths(Option<NodeId>);
+/// The first lost member that another one names.
+struct LostMember(Option<NodeId>);
 
-impl Handler for Deaths {
+impl Handler for LostMember {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         if let Ok(member) = delivery.body.bytes().try_into() {
             self.0.get_or_insert(NodeId(u16::from_le_bytes(member)));

@@ -90,7 +90,7 @@ impl Patience {
         let Some(budget) = self.budget else {
             return false;
         };
-        if done < budget / LOOK_EARLY {
+        if done < budget / PREDICTION_FACTOR {
             return false;
         }
         let needed = self.limits.tolerance().ln();
@@ -101,13 +101,13 @@ impl Patience {
         } else {
             f64::INFINITY
         };
-        predicted > (LOOK_EARLY * budget) as f64
+        predicted > (PREDICTION_FACTOR * budget) as f64
             || (done >= budget && predicted > 2.0 * done as f64)
     }
 }
 
 /// A prediction is made from a fourth of the budget on, and believed if it is beyond four times the budget: early iterations are the slow ones.
-const LOOK_EARLY: u64 = 4;
+const PREDICTION_FACTOR: u64 = 4;
 
 /// Why iterating ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

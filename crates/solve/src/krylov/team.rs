@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Most numbers in one sum: the products of a GMRES iteration.
 const SUMS_MOST: usize = 64;
-/// Looks at a barrier before the core is yielded: some microseconds, the usual difference between threads that have as much to do.
-const LOOKS: u32 = 4_000;
+/// Polls of a barrier before the core is yielded: some microseconds, the usual difference between threads that have as much to do.
+const POLLS_MOST: u32 = 4_000;
 /// Elements that differ between two readings of x, as ranges: gaps up to this many unneeded ones are read along.
 const GAP: usize = 16;
 /// So often the first thread gathers x for others.
@@ -328,13 +328,13 @@ impl<'a, O> Member<'a, O> {
             team.round.store(round.wrapping_add(1), Release);
             return Ok(());
         }
-        let mut looks = 0;
+        let mut polls = 0;
         while team.round.load(Acquire) == round {
             if team.failed.load(Relaxed) {
                 return Err(Apart::Elsewhere);
             }
-            looks += 1;
-            if looks < LOOKS {
+            polls += 1;
+            if polls < POLLS_MOST {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();

@@ -99,7 +99,7 @@ pub fn solve(
             let overdue = state.laps_min >= verified_at + StopRule::STALL_LAPS;
             let stopped = stop();
             if !stopped
-                && (state.laps_min <= verified_at || !(overdue || shared.calls_for_a_look(&state)))
+                && (state.laps_min <= verified_at || !(overdue || shared.is_to_be_verified(&state)))
             {
                 continue;
             }
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     /// Whether the estimates are low enough to compute the exact residual.
-    fn calls_for_a_look(&self, state: &State) -> bool {
+    fn is_to_be_verified(&self, state: &State) -> bool {
         state.laps_min >= 1
             && (state.laps_min >= self.rule.limits().max_laps()
                 || self.rule.estimate(state.estimate).is_some()
@@ -316,7 +316,7 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
         store(&cell.met, met);
         cell.laps.fetch_add(1, Ordering::Relaxed);
         let state = shared.state();
-        if shared.calls_for_a_look(&state) {
+        if shared.is_to_be_verified(&state) {
             shared.judge.unpark();
         }
         let own = super::relative(met.sqrt(), shared.norm);

@@ -3,7 +3,7 @@
 //! A Krylov method, for it is faster than laps on all but one of the systems measured, also where frames are lost (docs/benchmarks.md compares them at 1,
 //! 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails, or waits too long (`distributed`).
 
-use super::look::Look;
+use super::properties::Properties;
 use super::{Method, MethodError};
 use crate::distributed::Krylov;
 use crate::krylov::{Kind, Preconditioning};
@@ -33,21 +33,27 @@ pub fn asked(
 fn suited(source: &Source) -> (Krylov, &'static str) {
     match source {
         Source::System(system) => suited_to(&system.matrix),
-        Source::Generated(made) => of_look((!made.what.is_dense()).then_some(Look::OF_GENERATED)),
+        Source::Generated(made) => {
+            of_properties((!made.what.is_dense()).then_some(Properties::OF_GENERATED))
+        }
     }
 }
 
 /// The Krylov method for a matrix in memory, and why.
 pub(crate) fn suited_to(matrix: &Matrix) -> (Krylov, &'static str) {
-    of_look(match matrix {
-        Matrix::Sparse(csr) => Some(Look::at(csr)),
+    of_properties(match matrix {
+        Matrix::Sparse(csr) => Some(Properties::of(csr)),
         Matrix::Dense(_) => None,
     })
 }
 
-fn of_look(sparse: Option<Look>) -> (Krylov, &'static str) {
+fn of_properties(sparse: Option<Properties>) -> (Krylov, &'static str) {
     let (kind, preconditioning, why) = match sparse {
-        Some(look) => (look.kind(), look.preconditioning(), look.why()),
+        Some(properties) => (
+            properties.kind(),
+            properties.preconditioning(),
+            properties.why(),
+        ),
         None => (Kind::Gmres, Preconditioning::Jacobi, "the matrix is dense"),
     };
     let krylov = Krylov {

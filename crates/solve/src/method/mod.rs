@@ -7,7 +7,7 @@
 //! Left out on purpose: relaxation, which on one machine is not the fastest for any system known to us; `single` and `threads` have it for comparison.
 
 pub mod between;
-mod look;
+mod properties;
 
 use crate::distributed::in_proportion;
 use crate::krylov::{self, End, Kind, Patience, Preconditioning};
@@ -17,7 +17,7 @@ use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{
     GenerateError, Matrix, PartitionError, RowBlock, Scaling, Source, System, partition,
 };
-use look::Look;
+use properties::Properties;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Instant;
@@ -205,29 +205,29 @@ impl Run<'_> {
         let Matrix::Sparse(csr) = &system.matrix else {
             unreachable!("dense matrices are solved elsewhere")
         };
-        let look = Look::at(csr);
+        let properties = Properties::of(csr);
         match method {
-            Method::Cg if !look.symmetric => return Err(MethodError::NotSymmetric),
+            Method::Cg if !properties.symmetric => return Err(MethodError::NotSymmetric),
             Method::Direct => {
-                let result = self.direct(system, look.symmetric, TUNING.direct_most);
+                let result = self.direct(system, properties.symmetric, TUNING.direct_most);
                 return result.map_err(MethodError::Direct);
             }
             Method::Cg | Method::Gmres => {
                 let kind = method.krylov().expect("one of the two");
                 let asked = self.preconditioning;
-                let how = (kind, asked.unwrap_or(look.preconditioning()));
+                let how = (kind, asked.unwrap_or(properties.preconditioning()));
                 let end = self.iterate_system(system, how, None)?;
                 return Ok(self.finish(end));
             }
             _ => {}
         }
         // The order of a large or dominant system is not even looked for: it may take longer than iterating.
-        if system.n() <= TUNING.direct_at_once_rows && !look.is_dominant {
+        if system.n() <= TUNING.direct_at_once_rows && !properties.is_dominant {
             let limit = Cost {
                 multiplications: TUNING.direct_at_once,
                 ..TUNING.direct_most
             };
-            match self.direct(system, look.symmetric, limit) {
+            match self.direct(system, properties.symmetric, limit) {
                 Ok(mut outcome) => {
                     let why = "factorised at once: that takes less than iterating would";
                     outcome.notes.insert(0, why.into());
@@ -237,14 +237,14 @@ impl Run<'_> {
                 Err(error) => self.notes.push(error.to_string()),
             }
         }
-        let mut kind = look.kind();
+        let mut kind = properties.kind();
         let mut budget = Some(TUNING.sparse_budget);
-        let mut preconditioning = look.preconditioning();
+        let mut preconditioning = properties.preconditioning();
         self.notes.push(format!(
             "{} with {preconditioning}: {}{}",
             kind.name(),
-            look.why(),
-            if look.is_dominant {
+            properties.why(),
+            if properties.is_dominant {
                 ", and so dominant that few iterations are needed"
             } else {
                 ""
@@ -262,7 +262,7 @@ impl Run<'_> {
                 End::Slow | End::Stalled | End::Overflow if budget.is_some() => {
                     budget = None;
                     self.notes.push(gave_up(kind, end, self.iterations));
-                    match self.direct(system, look.symmetric, TUNING.direct_most) {
+                    match self.direct(system, properties.symmetric, TUNING.direct_most) {
                         Ok(outcome) => return Ok(outcome),
                         Err(error) => {
                             self.notes.pop();

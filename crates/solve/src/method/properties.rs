@@ -5,7 +5,7 @@ use crate::system::Csr;
 
 /// What the entries tell of a sparse matrix.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct Properties {
     pub(super) symmetric: bool,
     /// Diagonal positive, all other entries not.
     is_m_like: bool,
@@ -17,7 +17,7 @@ pub(super) struct Look {
 /// Largest Σ|off-diagonal| / |diagonal| of a row at which some twenty laps solve the system.
 const DOMINANT: f64 = 0.6;
 
-impl Look {
+impl Properties {
     /// Of generated sparse systems.
     pub(super) const OF_GENERATED: Self = Self {
         symmetric: true,
@@ -26,8 +26,8 @@ impl Look {
         is_dominant: false,
     };
 
-    pub(super) fn at(csr: &Csr) -> Self {
-        let mut look = Self {
+    pub(super) fn of(csr: &Csr) -> Self {
+        let mut found = Self {
             symmetric: csr.is_symmetric(),
             is_m_like: true,
             positive_diagonal: true,
@@ -42,13 +42,13 @@ impl Look {
                     continue;
                 }
                 beside += value.abs();
-                look.is_m_like &= value <= 0.0;
+                found.is_m_like &= value <= 0.0;
             }
-            look.positive_diagonal &= diagonal > 0.0;
-            look.is_dominant &= beside <= DOMINANT * diagonal.abs();
+            found.positive_diagonal &= diagonal > 0.0;
+            found.is_dominant &= beside <= DOMINANT * diagonal.abs();
         }
-        look.is_m_like &= look.positive_diagonal;
-        look
+        found.is_m_like &= found.positive_diagonal;
+        found
     }
 
     pub(super) fn kind(&self) -> Kind {
