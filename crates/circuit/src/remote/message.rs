@@ -168,10 +168,10 @@ mod tests {
         /// Any bytes are parsed without a panic, and messages with bytes behind them are refused.
         #[test]
         fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Ok((_, Order::Pattern { pattern, .. })) = parse(&bytes) {
-                if let Ok(block) = pattern.with(vec![1.0; pattern.columns.len()]) {
-                    prop_assert_eq!(block.rows(), pattern.lengths.len());
-                }
+            if let Ok((_, Order::Pattern { pattern, .. })) = parse(&bytes)
+                && let Ok(block) = pattern.with(vec![1.0; pattern.columns.len()])
+            {
+                prop_assert_eq!(block.rows(), pattern.lengths.len());
             }
             let _ = parse::<Answer>(&bytes);
             let mut order = encode(3, &Order::Border(vec![1.0])).to_vec();
