@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use nix::net::if_::if_nameindex;
+
 use super::MacAddr;
 use super::sys;
 use crate::LinkError;
@@ -189,7 +191,7 @@ impl Interface {
 /// All interfaces of the calling thread's network namespace.
 pub fn list() -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
-    for name in sys::interface_names()? {
+    for name in interface_names()? {
         match sys::interface(&name) {
             Ok(interface) => found.push(interface),
             // Removed while we read the list.
@@ -200,9 +202,18 @@ pub fn list() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
+/// The names of all interfaces, in the kernel's order.
+fn interface_names() -> io::Result<Vec<String>> {
+    let all = if_nameindex()?;
+    let names = all
+        .iter()
+        .map(|it| it.name().to_string_lossy().into_owned());
+    Ok(names.collect())
+}
+
 /// Names for error messages: "lo, eth0".
 fn names() -> String {
-    let names = sys::interface_names().unwrap_or_default();
+    let names = interface_names().unwrap_or_default();
     match names.len() {
         0 => "none".to_owned(),
         count if count > NAMED_MAX => {

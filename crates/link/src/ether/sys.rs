@@ -1,7 +1,6 @@
 //! The only access of `ether` to the kernel: interface requests, further addresses, and the process at the other end of a UNIX socket.
-#![allow(unsafe_code)] // ioctl, if_nameindex: nothing safe offers them.
+#![allow(unsafe_code)] // ioctl: nothing safe offers them.
 
-use std::ffi::CStr;
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -122,27 +121,6 @@ pub(super) fn interface_state(index: u32) -> io::Result<InterfaceState> {
         Err(error) if is_gone(&error) => Ok(InterfaceState::Gone),
         other => other,
     }
-}
-
-/// The names of all interfaces, in the kernel's order.
-pub(super) fn interface_names() -> io::Result<Vec<String>> {
-    // SAFETY: no precondition; the list is freed below.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let mut names = Vec::new();
-    let mut at = list;
-    // SAFETY: the list ends with an entry whose index is 0 and whose name is null; `at` never passes it, and the names of
-    // earlier entries are C strings that live as long as the list.
-    unsafe {
-        while (*at).if_index != 0 && !(*at).if_name.is_null() {
-            names.push(CStr::from_ptr((*at).if_name).to_string_lossy().into_owned());
-            at = at.add(1);
-        }
-        libc::if_freenameindex(list);
-    }
-    Ok(names)
 }
 
 /// Makes the interface `index` receive frames for another address, too, for as long as the packet socket `fd` is open.

@@ -39,6 +39,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::net::if_::InterfaceFlags;
 use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -281,11 +282,35 @@ fn enlarge_buffers(fd: BorrowedFd<'_>, bytes: usize) -> usize {
     sys::receive_memory(fd).map_or(212_992, |(buffer, _)| buffer as usize)
 }
 
+/// An address of an interface of this machine.
+#[derive(Debug)]
+struct InterfaceAddr {
+    name: String,
+    ip: IpAddr,
+    flags: InterfaceFlags,
+}
+
+fn interface_addrs() -> io::Result<Vec<InterfaceAddr>> {
+    let found = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
+        let addr = interface.address?;
+        let v4 = addr.as_sockaddr_in().map(|addr| IpAddr::V4(addr.ip()));
+        let v6 = addr.as_sockaddr_in6().map(|addr| IpAddr::V6(addr.ip()));
+        Some(InterfaceAddr {
+            name: interface.interface_name,
+            ip: v4.or(v6)?,
+            flags: interface.flags,
+        })
+    });
+    Ok(found.collect())
+}
+
 /// The MTU of the interface that has `ip`; of the narrowest that is up if `ip` is unspecified.
 fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
-    let interfaces = sys::interface_addrs().unwrap_or_default();
+    let interfaces = interface_addrs().unwrap_or_default();
     let loopback = ip.is_loopback();
-    let narrowest = |wanted: &dyn Fn(&sys::InterfaceAddr) -> bool| {
+    let is_up = |it: &InterfaceAddr| it.flags.contains(InterfaceFlags::IFF_UP);
+    let is_loopback = |it: &InterfaceAddr| it.flags.contains(InterfaceFlags::IFF_LOOPBACK);
+    let narrowest = |wanted: &dyn Fn(&InterfaceAddr) -> bool| {
         interfaces
             .iter()
             .filter(|interface| wanted(interface))
@@ -294,19 +319,21 @@ fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
     };
     narrowest(&|interface| interface.ip == ip)
         // All of 127/8 is the loopback interface's, listed or not.
-        .or_else(|| narrowest(&|interface| interface.loopback && loopback))
-        .or_else(|| narrowest(&|interface| interface.up && !interface.loopback && !loopback))
-        .or_else(|| narrowest(&|interface| interface.up))
+        .or_else(|| narrowest(&|interface| loopback && is_loopback(interface)))
+        .or_else(|| {
+            narrowest(&|interface| !loopback && is_up(interface) && !is_loopback(interface))
+        })
+        .or_else(|| narrowest(&is_up))
         .unwrap_or(MTU_BYTES_DEFAULT)
 }
 
 /// The address of the interface `name`: its first of IPv4, or else of IPv6, and of those none that counts on one segment only. `None`: it has none, or
 /// there is no such interface.
 pub fn ip_of_interface(name: &str) -> io::Result<Option<IpAddr>> {
-    Ok(ip_among(&sys::interface_addrs()?, name))
+    Ok(ip_among(&interface_addrs()?, name))
 }
 
-fn ip_among(interfaces: &[sys::InterfaceAddr], name: &str) -> Option<IpAddr> {
+fn ip_among(interfaces: &[InterfaceAddr], name: &str) -> Option<IpAddr> {
     let ips = || {
         let own = interfaces.iter().filter(|interface| interface.name == name);
         own.map(|interface| interface.ip)

@@ -3,11 +3,11 @@
 //! `RecvBatch` owns the header arrays that the kernel reads and writes; they are built once and reused for every call, so that nothing is allocated
 //! per frame. Invariant: a pointer in a header array leads into a boxed slice that the same batch owns and never replaces, or (scattered receives)
 //! into memory that the call borrows.
-#![allow(unsafe_code)] // recvmsg, recvmmsg with control messages; getifaddrs.
+#![allow(unsafe_code)] // recvmsg, recvmmsg with control messages.
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -288,58 +288,4 @@ pub(super) fn receive_memory(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     // SAFETY: plain integers.
     let words = unsafe { option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, none) }?;
     Ok((words[MEMINFO_RCVBUF], words[MEMINFO_DROPS]))
-}
-
-/// An interface address of this machine.
-#[derive(Debug, Clone)]
-pub(super) struct InterfaceAddr {
-    pub(super) name: String,
-    pub(super) ip: IpAddr,
-    pub(super) up: bool,
-    pub(super) loopback: bool,
-}
-
-/// All interface addresses.
-pub(super) fn interface_addrs() -> io::Result<Vec<InterfaceAddr>> {
-    let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: `list` is a valid place for the result.
-    if unsafe { libc::getifaddrs(&mut list) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut found = Vec::new();
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: getifaddrs gave a list of valid nodes ended by null, freed only below.
-        let node = unsafe { &*at };
-        at = node.ifa_next;
-        if node.ifa_addr.is_null() {
-            continue;
-        }
-        // SAFETY: not null, so it points to a socket address that starts with its family.
-        let family = c_int::from(unsafe { (*node.ifa_addr).sa_family });
-        let ip = match family {
-            libc::AF_INET => {
-                // SAFETY: of family AF_INET, hence a `sockaddr_in`; `ifa_addr` may be less aligned than the type.
-                let raw = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                IpAddr::V4(Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                // SAFETY: of family AF_INET6, hence a `sockaddr_in6`.
-                let raw = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-                IpAddr::V6(Ipv6Addr::from(raw.sin6_addr.s6_addr))
-            }
-            _ => continue,
-        };
-        // SAFETY: getifaddrs gives a null-terminated name with each node.
-        let name = unsafe { std::ffi::CStr::from_ptr(node.ifa_name) };
-        found.push(InterfaceAddr {
-            name: name.to_string_lossy().into_owned(),
-            ip,
-            up: node.ifa_flags & libc::IFF_UP as u32 != 0,
-            loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
-        });
-    }
-    // SAFETY: `list` came from getifaddrs and no reference into it is left.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(found)
 }

@@ -38,11 +38,10 @@ fn receive(udp: &mut Udp) -> Vec<Vec<u8>> {
 /// An interface is known by its IPv4 address, else by one of IPv6 that other segments reach.
 #[test]
 fn interfaces_have_an_address() {
-    let of = |name: &str, ip: &str| sys::InterfaceAddr {
+    let of = |name: &str, ip: &str| InterfaceAddr {
         name: name.to_owned(),
         ip: ip.parse().expect(ip),
-        up: true,
-        loopback: false,
+        flags: InterfaceFlags::IFF_UP,
     };
     let interfaces = [
         of("eth0", "fe80::1"),
