@@ -8,12 +8,14 @@
 
 mod batches;
 mod faults;
+mod placer;
 mod rings;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use self::placer::{HEAD_BYTES, Placer};
 use crate::{Frame, Link, LinkAddr, each};
 
 pub use self::batches::{batches_arrive, bodies_find_their_places};

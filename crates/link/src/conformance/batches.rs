@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::{PATIENCE, POLL_EVERY, collect, cut, drain, number_of, numbered, pair, send};
-use crate::{
-    BATCH_FRAMES_MAX, Coming, Frames, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver,
+use super::{
+    HEAD_BYTES, PATIENCE, POLL_EVERY, Placer, collect, cut, drain, number_of, numbered, pair, send,
 };
+use crate::{BATCH_FRAMES_MAX, Frames, Link};
 
 /// A link takes all that its capacity states in one call, with frames short and long, of one size and of many; and all of them arrive.
 pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
@@ -44,60 +44,6 @@ pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     assert_eq!(a.counters().sent_frames, u64::from(number));
 }
 
-/// A receiver that expects bodies of the next frames in its place.
-struct Placing {
-    place: Vec<u8>,
-    body_bytes: usize,
-    /// Bodies placed.
-    filled: usize,
-    /// Expects nothing, or finds nothing sound.
-    refuses: bool,
-    spoils: bool,
-    placed: Vec<Vec<u8>>,
-    whole: Vec<Vec<u8>>,
-}
-
-impl Placing {
-    const HEAD_BYTES: usize = 40;
-}
-
-impl Receiver for Placing {
-    fn frame(&mut self, _: LinkAddr, frame: &[u8]) {
-        self.whole.push(frame.to_vec());
-    }
-
-    fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
-        if let Some(coming) = coming {
-            assert!(coming.start.len() <= coming.bytes.min(HEAD_BYTES_MAX));
-        }
-        Some(Placement {
-            head_bytes: Self::HEAD_BYTES,
-            body_bytes: self.body_bytes,
-            place: self.place.get_mut(self.filled * self.body_bytes..)?,
-        })
-    }
-
-    fn is_expected(&mut self, _: LinkAddr, _: usize, head: &[u8], body_bytes: usize) -> bool {
-        assert_eq!(head.len(), Self::HEAD_BYTES);
-        !self.refuses && body_bytes == self.body_bytes
-    }
-
-    fn is_sound(&mut self, _: usize, _: &[u8], _: usize) -> bool {
-        !self.spoils
-    }
-
-    fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
-        let start = self.filled * self.body_bytes;
-        let body = &self.place[start..start + body_bytes];
-        self.placed.push([head, body].concat());
-        self.filled += 1;
-    }
-
-    fn bodiless(&mut self, _: LinkAddr, _: &[u8], _: usize) {
-        panic!("every body is with its head");
-    }
-}
-
 /// All frames arrive once and unchanged, whether bodies are placed or not, and whether they are expected there or not.
 pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     for (refuses, spoils) in [(false, false), (true, false), (false, true)] {
@@ -110,16 +56,9 @@ pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
                 caps.frame_bytes
             };
             let count = (caps.receive_frames / 2).clamp(1, 12);
-            let body_bytes = bytes - Placing::HEAD_BYTES;
-            let mut placing = Placing {
-                place: vec![0; count * body_bytes],
-                body_bytes,
-                filled: 0,
-                refuses,
-                spoils,
-                placed: Vec::new(),
-                whole: Vec::new(),
-            };
+            let expects: fn(&[u8]) -> bool = if refuses { |_| false } else { |_| true };
+            let mut placer = Placer::new(count, bytes - HEAD_BYTES, expects);
+            placer.spoils = spoils;
             for number in 0..count as u32 {
                 // The last frame is shorter, which the placement does not know.
                 let length = bytes - usize::from(number as usize == count - 1);
@@ -127,16 +66,15 @@ pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
             }
             a.flush().expect("flush");
             let begun = Instant::now();
-            while placing.placed.len() + placing.whole.len() < count {
-                if b.receive(4, &mut placing).expect("receive") == 0 {
+            while placer.taken.len() < count {
+                if b.receive(4, &mut placer).expect("receive") == 0 {
                     assert!(begun.elapsed() < PATIENCE, "frames are missing");
                     a.flush().expect("flush");
                     b.wait(POLL_EVERY).expect("wait");
                 }
             }
-            assert!(placing.placed.is_empty() || !refuses && !spoils);
-            let all = placing.placed.iter().chain(&placing.whole);
-            let numbers: HashSet<u32> = all.map(|frame| number_of(frame)).collect();
+            assert!(placer.placed == 0 || !refuses && !spoils);
+            let numbers: HashSet<u32> = placer.taken.iter().map(|it| number_of(it)).collect();
             assert_eq!(numbers.len(), count, "frames repeated");
             assert_eq!(drain(&mut b), []);
         }

@@ -3,56 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{PATIENCE, POLL_EVERY, cut, number_of, numbered, pair};
-use crate::{Coming, Frames, Link, LinkAddr, Placement, Receiver};
-
-const HEAD_BYTES: usize = 40;
-
-/// Counts arrivals by number; bodies of one length have a place.
-struct Sorted {
-    place: Vec<u8>,
-    arrived: HashMap<u32, u32>,
-    /// Numbers in the order of arrival.
-    order: Vec<u32>,
-    placed: u32,
-}
-
-impl Sorted {
-    fn new(body_bytes: usize) -> Self {
-        Self {
-            place: vec![0; body_bytes],
-            arrived: HashMap::new(),
-            order: Vec::new(),
-            placed: 0,
-        }
-    }
-}
-
-impl Receiver for Sorted {
-    fn frame(&mut self, _: LinkAddr, frame: &[u8]) {
-        let number = number_of(frame);
-        *self.arrived.entry(number).or_default() += 1;
-        self.order.push(number);
-    }
-
-    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
-        Some(Placement {
-            head_bytes: HEAD_BYTES,
-            body_bytes: self.place.len(),
-            place: &mut self.place,
-        })
-    }
-
-    fn is_expected(&mut self, _: LinkAddr, index: usize, head: &[u8], body_bytes: usize) -> bool {
-        (index, head.len(), body_bytes) == (0, HEAD_BYTES, self.place.len())
-    }
-
-    fn placed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
-        self.placed += 1;
-        let frame = [head, &self.place[..body_bytes]].concat();
-        self.frame(from, &frame);
-    }
-}
+use super::{HEAD_BYTES, PATIENCE, POLL_EVERY, Placer, cut, number_of, numbered, pair};
+use crate::{Frames, Link, each};
 
 /// A link that loses, repeats and reorders does nothing else: each frame that comes was sent, and is unchanged, placed or not; each that does not come
 /// is counted. Not part of `run_all`: the factory makes links that do that to the frames that they receive, and lose none otherwise.
@@ -62,7 +14,15 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (caps, to) = (a.caps_to(b.local_addr()), b.local_addr());
     assert!(!caps.lossless, "{caps:?}");
     let bytes = caps.frame_bytes.min(16 << 10);
-    let mut sorted = Sorted::new(bytes - HEAD_BYTES);
+    let mut placer = Placer::new(1, bytes - HEAD_BYTES, |_| true);
+    let mut order = Vec::new();
+    let mut receive = |b: &mut L| {
+        let received = b.receive(64, &mut placer).expect("receive");
+        for frame in placer.taken.drain(..) {
+            order.push(number_of(&frame));
+        }
+        received
+    };
     let (mut sent, mut begun) = (0, Instant::now());
     let lost_before = b.counters().impaired_frames;
     while sent < FRAMES {
@@ -76,19 +36,23 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         let taken = a.send(to, &frames).expect("send");
         sent += taken as u32;
         a.flush().expect("flush");
-        let received = b.receive(64, &mut sorted).expect("receive");
-        a.receive(64, &mut Sorted::new(0)).expect("receive"); // a seal's own frames
+        let received = receive(&mut b);
+        a.receive(64, &mut each(|_, _| {})).expect("receive"); // a seal's own frames
         if taken + received > 0 {
             begun = Instant::now();
         }
         assert!(begun.elapsed() < PATIENCE, "stuck after {sent} frames");
     }
-    while b.receive(64, &mut sorted).expect("receive") > 0 || begun.elapsed() < 5 * POLL_EVERY {
+    while receive(&mut b) > 0 || begun.elapsed() < 5 * POLL_EVERY {
         a.flush().expect("flush");
         b.wait(POLL_EVERY / 10).expect("wait");
     }
     let lost = b.counters().impaired_frames - lost_before;
-    let (distinct, most) = (sorted.arrived.len(), sorted.arrived.values().max());
+    let mut arrived = HashMap::<u32, u32>::new();
+    for number in &order {
+        *arrived.entry(*number).or_default() += 1;
+    }
+    let (distinct, most) = (arrived.len(), arrived.values().max());
     // Seals refuse what comes twice.
     let repeats = 1 + u32::from(b.sealing().is_none());
     assert_eq!(most, Some(&repeats), "how often a frame came");
@@ -98,10 +62,14 @@ pub fn only_faults_happen<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         "{distinct} and {lost} of {sent}"
     );
     assert!(
-        sorted.order.windows(2).any(|pair| pair[0] > pair[1] + 1),
+        order.windows(2).any(|pair| pair[0] > pair[1] + 1),
         "nothing was late"
     );
-    assert!(sorted.placed > sent / 8, "{} placed", sorted.placed);
+    assert!(
+        placer.placed > sent as usize / 8,
+        "{} placed",
+        placer.placed
+    );
     let known = |number: &u32| *number < sent;
-    assert!(sorted.arrived.keys().all(known), "what nobody sent");
+    assert!(arrived.keys().all(known), "what nobody sent");
 }

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::PATIENCE;
-use crate::{Coming, Frame, Link, LinkAddr, Placement, Receiver, Rings, each};
+use super::{HEAD_BYTES, PATIENCE, Placer};
+use crate::{Frame, Link, LinkAddr, Rings, each};
 
-const HEAD: &[u8] = b"head";
+const HEAD: &[u8] = &[b'h'; HEAD_BYTES];
 const BODY_BYTES: usize = 3000;
 
 /// Two processes of one host; only the second ends.
@@ -131,38 +131,6 @@ fn full_ring_refuses_and_resumes<N: Neighbours>() {
     }
 }
 
-/// Takes bodies of the expected length into its place.
-struct Reader {
-    place: Vec<u8>,
-    taken: Vec<Vec<u8>>,
-}
-
-impl Receiver for Reader {
-    fn frame(&mut self, _: LinkAddr, frame: &[u8]) {
-        self.taken.push(frame.to_vec());
-    }
-
-    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
-        Some(Placement {
-            head_bytes: HEAD.len(),
-            body_bytes: BODY_BYTES,
-            place: &mut self.place,
-        })
-    }
-
-    fn is_expected(&mut self, _: LinkAddr, _: usize, head: &[u8], body_bytes: usize) -> bool {
-        head == HEAD && body_bytes == BODY_BYTES
-    }
-
-    fn placed(&mut self, _: LinkAddr, head: &[u8], _: usize) {
-        self.taken.push([head, &self.place].concat());
-    }
-
-    fn bodiless(&mut self, _: LinkAddr, head: &[u8], _: usize) {
-        panic!("the body behind {head:?} was not read");
-    }
-}
-
 /// Bodies by reference come whole and in order with other frames, as far as their reader permits, and are released when they were read. Where the kernel
 /// does not let processes read each other, nothing is checked.
 fn bodies_are_read_where_they_lie<N: Neighbours>() {
@@ -191,12 +159,9 @@ fn bodies_are_read_where_they_lie<N: Neighbours>() {
         assert_eq!(rings(a).unread(to), 3);
         both.carry();
         let [a, b] = both.links();
-        let mut reader = Reader {
-            place: vec![0; BODY_BYTES],
-            taken: Vec::new(),
-        };
-        while b.receive(64, &mut reader).expect("receive") > 0 {}
-        assert!(reader.taken == [&whole[..], b"between", &whole], "{round}");
+        let mut placer = Placer::new(1, BODY_BYTES, |head| head == HEAD);
+        while b.receive(64, &mut placer).expect("receive") > 0 {}
+        assert!(placer.taken == [&whole[..], b"between", &whole], "{round}");
         take(a);
         assert!(rings(a).unread(to) == 0 && body.is_unique());
         assert_eq!(rings(a).reference_room(to), Some(most));
