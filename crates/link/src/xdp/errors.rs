@@ -52,12 +52,10 @@ pub enum XdpOpenError {
         program: String,
     },
     /// Another AF_XDP socket has the queue.
-    #[error("queue {queue} of {interface} is held by another AF_XDP socket; end its process")]
+    #[error("the queue of {interface} is held by another AF_XDP socket; end its process")]
     QueueBusy {
         /// The interface.
         interface: String,
-        /// The queue.
-        queue: u32,
     },
     /// Frames may arrive at queues that the link does not see.
     #[error(
@@ -70,16 +68,6 @@ pub enum XdpOpenError {
         queues: u32,
         /// The parameter of `ethtool -L` for this driver.
         channels: &'static str,
-    },
-    /// The interface has no such queue.
-    #[error(
-        "{interface} has no receive queue {queue}; they count from 0 (`ethtool -l {interface}`)"
-    )]
-    NoQueue {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
     },
     /// The interface cannot have this frame size.
     #[error(

@@ -13,9 +13,8 @@
 //! link.flush().unwrap();
 //! ```
 //!
-//! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any of them;
-//! `XdpConfig::one_of_many` takes only frames that arrive at `queue`, for cards configured to steer our EtherType there. One process has an interface
-//! (see `ether`): a second one is refused and takes a macvlan, which has no native mode.
+//! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any of them. One process
+//! has an interface (see `ether`): a second one is refused and takes a macvlan, which has no native mode.
 //!
 //! Left out on purpose: several queues by one link; checksum and time-stamp offload (our frames have neither); sharing a UMEM.
 
@@ -80,10 +79,6 @@ pub enum XdpMode {
 /// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// The receive queue to take frames from, and to send by.
-    pub queue: u32,
-    /// Take only frames that arrive at `queue`, though the interface has several; the user steers our EtherType there.
-    pub one_of_many: bool,
     /// Place of the program.
     pub mode: XdpMode,
     /// Largest frame in bytes; `None`: by the interface's MTU. All nodes of a cluster should agree on it.
@@ -102,8 +97,6 @@ pub struct XdpConfig {
 impl Default for XdpConfig {
     fn default() -> Self {
         Self {
-            queue: 0,
-            one_of_many: false,
             mode: XdpMode::Auto,
             frame_bytes: None,
             ring_frames: None,
@@ -114,7 +107,7 @@ impl Default for XdpConfig {
     }
 }
 
-/// One AF_XDP socket on one queue of one interface.
+/// One AF_XDP socket on the only queue of one interface.
 // Fields are dropped in this order: first the program is detached, then the socket closed, then the memory unmapped.
 #[derive(Debug)]
 pub struct Xdp {

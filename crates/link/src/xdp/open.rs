@@ -51,8 +51,8 @@ const SLOTS_LARGE: u32 = 128;
 /// A slot of more chunks than this is large: few make a burst, and many would leave the cache.
 const CHUNKS_FEW: u32 = 4;
 const SLOTS_HUGE: u32 = 16;
-/// Queues that a map is made for; cards have at most some hundreds.
-const QUEUES_MAX: u32 = 4096;
+/// The only receive queue.
+const QUEUE: u32 = 0;
 /// Queue and interface stay taken for a moment after a process of ours ended: number of retries and pause.
 const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -79,11 +79,11 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
     let socket = plan.socket()?;
     let (mut umem, chunks_per_frame) = plan.register_umem(&socket)?;
     let (rx, ring, completion) = plan.map_rings(&socket, &mut umem)?;
-    let map = sys::create_xskmap(config.queue + 1)
+    let map = sys::create_xskmap(QUEUE + 1)
         .map_err(|source| plan.failed("making the map of sockets", source))?;
     let (_program, attachment, native) = plan.attach(map.as_fd())?;
     let zero_copy = plan.bind(&socket, native)?;
-    sys::map_socket(map.as_fd(), config.queue, socket.as_fd())
+    sys::map_socket(map.as_fd(), QUEUE, socket.as_fd())
         .map_err(|source| plan.failed("entering the socket into the map", source))?;
     let addresses = hold_addresses(&interface, config.slots)
         .map_err(|source| plan.failed("giving the interface further addresses", source))?;
@@ -163,25 +163,11 @@ impl<'a> Plan<'a> {
             });
         }
         let device = Device::ask(&interface.name, interface.index);
-        if let Some(queues) = device.receive_queues {
-            if config.queue >= queues {
-                return Err(XdpOpenError::NoQueue {
-                    interface: name(),
-                    queue: config.queue,
-                });
-            }
-            if queues > 1 && !config.one_of_many {
-                return Err(XdpOpenError::ManyQueues {
-                    interface: name(),
-                    queues,
-                    channels: device.channels(),
-                });
-            }
-        }
-        if config.queue >= QUEUES_MAX {
-            return Err(XdpOpenError::NoQueue {
+        if let Some(queues) = device.receive_queues.filter(|queues| *queues > 1) {
+            return Err(XdpOpenError::ManyQueues {
                 interface: name(),
-                queue: config.queue,
+                queues,
+                channels: device.channels(),
             });
         }
         let several_buffers = mtu > MTU_ONE_BUFFER_BYTES;
@@ -418,7 +404,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Binds the socket to its queue. Returns whether the device copies nothing.
+    /// Binds the socket to the queue. Returns whether the device copies nothing.
     fn bind(&self, socket: &OwnedFd, native: bool) -> Result<bool, XdpOpenError> {
         let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         if self.several_buffers {
@@ -428,7 +414,7 @@ impl<'a> Plan<'a> {
         if !native {
             flags |= SocketAddrXdpFlags::XDP_COPY;
         }
-        let addr = SocketAddrXdp::new(flags, self.interface.index, self.config.queue);
+        let addr = SocketAddrXdp::new(flags, self.interface.index, QUEUE);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -446,15 +432,10 @@ impl<'a> Plan<'a> {
         match errno {
             Errno::BUSY => XdpOpenError::QueueBusy {
                 interface: self.name(),
-                queue: self.config.queue,
             },
             Errno::INVAL if self.several_buffers => XdpOpenError::Mtu {
                 interface: self.name(),
                 mtu: self.interface.mtu_bytes,
-            },
-            Errno::INVAL => XdpOpenError::NoQueue {
-                interface: self.name(),
-                queue: self.config.queue,
             },
             _ => self.failed("binding the AF_XDP socket", errno.into()),
         }
