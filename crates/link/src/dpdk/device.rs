@@ -65,22 +65,6 @@ const DRIVER_BURST_FRAMES: u32 = 32;
 const DEAD_ENDS: [&str; 3] = ["net_null", "net_ring", "net_pcap"];
 /// Descriptors of a ring where neither the user nor the driver states a number.
 const RING_FRAMES: u16 = 1024;
-/// A running device.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) port: Port,
-    pub(super) is_up: bool,
-    pub(super) mac: MacAddr,
-    pub(super) frame_bytes: usize,
-    pub(super) receive_frames: usize,
-    /// Shorter Ethernet frames are padded to this.
-    pub(super) frame_bytes_least: usize,
-    /// The device must stay open a while after its last frame.
-    pub(super) lingers: bool,
-    /// A frame to all stations reaches them by one transmission.
-    pub(super) broadcasts: bool,
-    pub(super) interface: Option<(Interface, Claim)>,
-}
 
 /// Kind of driver, as far as the set-up differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,15 +77,15 @@ enum Kind {
     Card,
 }
 
-/// A device that is made and set up, but not started.
+/// A device that is made and set up, then started.
 #[derive(Debug)]
 pub(super) struct Made {
-    spec: DpdkSpec,
+    pub(super) spec: DpdkSpec,
     kind: Kind,
-    port: Port,
-    frame_bytes: usize,
-    receive_frames: usize,
-    interface: Option<(Interface, Claim)>,
+    pub(super) port: Port,
+    pub(super) frame_bytes: usize,
+    pub(super) receive_frames: usize,
+    pub(super) interface: Option<(Interface, Claim)>,
     up_timeout: Duration,
     deadline: Instant,
 }
@@ -110,17 +94,14 @@ pub(super) struct Made {
 pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpenError> {
     let deadline = Instant::now() + config.up_timeout;
     let kind = examine(spec)?;
-    let running = match spec.device() {
+    match spec.device() {
         Device::Pci(address) => {
             sys::describe()?;
             check_card(address)?;
-            eal::require(eal::Wanted::Pci(address))?
         }
-        Device::Virtual(_) => {
-            check_driver(spec)?;
-            eal::require(eal::Wanted::Virtual)?
-        }
-    };
+        Device::Virtual(_) => check_driver(spec)?,
+    }
+    let running = eal::require(spec.device())?;
     let interface = match &kind {
         Kind::Packet(found) | Kind::Xdp(found) => {
             let claim = ether::claim(found)?;
@@ -132,8 +113,8 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         _ => None,
     };
     let queue_free_at = Instant::now() + QUEUE_FREE_WITHIN;
-    let set_up = loop {
-        match set_up(spec, &kind, config, running) {
+    let made = loop {
+        match set_up(spec, &kind, config, running, deadline) {
             // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed cannot be used again.
             Err(_) if matches!(kind, Kind::Xdp(_)) && Instant::now() < queue_free_at => {
                 std::thread::sleep(CHECK_EVERY);
@@ -141,31 +122,17 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
             done => break done?,
         }
     };
-    Ok(Made {
-        spec: *spec,
-        kind,
-        port: set_up.port,
-        frame_bytes: set_up.frame_bytes,
-        receive_frames: set_up.receive_frames,
-        interface,
-        up_timeout: config.up_timeout,
-        deadline,
-    })
+    Ok(Made { interface, ..made })
 }
 
-/// A device with its queues and the properties that follow from its kind.
-struct SetUp {
-    port: Port,
-    frame_bytes: usize,
-    receive_frames: usize,
-}
-
+/// Makes the device with its queues; it has no claim yet.
 fn set_up(
     spec: &DpdkSpec,
     kind: &Kind,
     config: &DpdkConfig,
     running: eal::Running,
-) -> Result<SetUp, DpdkOpenError> {
+    deadline: Instant,
+) -> Result<Made, DpdkOpenError> {
     let failed = |what| refused(spec, kind, what);
     let (arguments, slot_bytes) = arguments(spec, kind);
     let _ = sys::take_log();
@@ -241,10 +208,15 @@ fn set_up(
         Kind::Packet(found) => number(spec, "framecnt").unwrap_or(packet_ring(found).1),
         _ => rings.0.into(),
     };
-    Ok(SetUp {
+    Ok(Made {
+        spec: *spec,
+        kind: kind.clone(),
         port,
         frame_bytes,
         receive_frames: receive_frames.max(1),
+        interface: None,
+        up_timeout: config.up_timeout,
+        deadline,
     })
 }
 
@@ -311,7 +283,7 @@ impl Made {
 
     /// Waits until the started device has a link. The client of a memif connection restarts its device, each time with more patience: a client that
     /// connects while its server opens the socket may be refused silently, and the driver connects only once.
-    pub(super) fn wait_up(mut self) -> Result<Opened, DpdkOpenError> {
+    pub(super) fn wait_up(&mut self) -> Result<(), DpdkOpenError> {
         let (mut called, mut patience) = (Instant::now(), RETRY_AFTER);
         while !self.port.is_up() {
             self.pause(CHECK_EVERY)?;
@@ -323,30 +295,26 @@ impl Made {
                 (called, patience) = (Instant::now(), 2 * patience);
             }
         }
-        self.opened()
+        Ok(())
     }
 
-    /// The started device, with or without a link.
-    pub(super) fn opened(self) -> Result<Opened, DpdkOpenError> {
-        // Only now: a device may learn its address when it starts.
-        let info =
-            self.port
-                .info()
-                .map_err(refused(&self.spec, &self.kind, "asking the device"))?;
-        Ok(Opened {
-            mac: info.mac,
-            is_up: self.port.is_up(),
-            port: self.port,
-            frame_bytes: self.frame_bytes,
-            receive_frames: self.receive_frames,
-            frame_bytes_least: match self.kind {
-                Kind::Card => ETHERNET_BYTES_MIN,
-                _ => 0,
-            },
-            lingers: matches!(self.kind, Kind::Memif { .. }),
-            broadcasts: reaches_others(&self.spec),
-            interface: self.interface,
-        })
+    /// Asks the started device for its address, which it may learn when it starts.
+    pub(super) fn mac(&self) -> Result<MacAddr, DpdkOpenError> {
+        let failed = refused(&self.spec, &self.kind, "asking the device");
+        Ok(self.port.info().map_err(failed)?.mac)
+    }
+
+    /// Shorter Ethernet frames are padded to this.
+    pub(super) fn frame_bytes_least(&self) -> usize {
+        match self.kind {
+            Kind::Card => ETHERNET_BYTES_MIN,
+            _ => 0,
+        }
+    }
+
+    /// The device must stay open a while after its last frame.
+    pub(super) fn lingers(&self) -> bool {
+        matches!(self.kind, Kind::Memif { .. })
     }
 
     /// Sleeps for `pause`, or until the deadline; an error after it.
@@ -423,7 +391,7 @@ fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
 
 /// Whether frames leave towards other stations: a card, an interface, a cable to one peer or to a switch of another process. The others drop what they
 /// are given, return it or write it to a file.
-fn reaches_others(spec: &DpdkSpec) -> bool {
+pub(super) fn reaches_others(spec: &DpdkSpec) -> bool {
     !spec
         .driver()
         .is_some_and(|driver| DEAD_ENDS.contains(&driver))

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::errors::DpdkOpenError;
+use super::spec::Device;
 use super::sys;
 
 /// Memory of the whole process where no hugepages are free, enough for several links with jumbo frames. Used only as needed.
@@ -26,20 +27,10 @@ const PREFIX: &str = "tsumuji-";
 const LOG_LINES: usize = 3;
 const LOG_CHARS: usize = 160;
 
-/// Purpose for which the EAL is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted<'a> {
-    /// Virtual devices: no bus is scanned.
-    Virtual,
-    /// A network card.
-    Pci(&'a str),
-}
-
 /// How the EAL of this process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Running {
     pub(super) pci: bool,
-    pub(super) huge: bool,
     /// Bytes of ordinary memory, or of the hugepages that were free.
     pub(super) memory_bytes: u64,
 }
@@ -54,13 +45,13 @@ enum State {
 
 static STATE: Mutex<State> = Mutex::new(State::Never);
 
-/// Starts the EAL if it is not running.
-pub(super) fn require(wanted: Wanted<'_>) -> Result<Running, DpdkOpenError> {
+/// Starts the EAL for that device, if it is not running; for a virtual one it scans no bus.
+pub(super) fn require(device: Device<'_>) -> Result<Running, DpdkOpenError> {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     match &*state {
         State::Running(running) => {
-            return match wanted {
-                Wanted::Pci(_) if !running.pci => Err(DpdkOpenError::StartedWithoutPci),
+            return match device {
+                Device::Pci(_) if !running.pci => Err(DpdkOpenError::StartedWithoutPci),
                 _ => Ok(*running),
             };
         }
@@ -75,17 +66,14 @@ pub(super) fn require(wanted: Wanted<'_>) -> Result<Running, DpdkOpenError> {
     sys::describe()?;
     remove_stale_folders();
     let pages = Hugepages::read();
-    let huge = pages.bytes()
-        >= HUGE_BYTES_MIN.max(if wanted == Wanted::Virtual {
-            MEMORY_BYTES
-        } else {
-            0
-        });
-    if let (Wanted::Pci(_), false) = (wanted, huge) {
+    let pci = matches!(device, Device::Pci(_));
+    let least_bytes = if pci { HUGE_BYTES_MIN } else { MEMORY_BYTES };
+    let huge = pages.bytes() >= least_bytes;
+    if pci && !huge {
         return Err(pages.too_few());
     }
     let mebibytes = MEMORY_BYTES >> 20;
-    let arguments = arguments(wanted, huge, mebibytes, &allowed_cpus());
+    let arguments = arguments(device, huge, mebibytes, &allowed_cpus());
     let answer = std::thread::scope(|scope| {
         let thread = scope.spawn(|| sys::start(&arguments));
         thread.join()
@@ -97,15 +85,14 @@ pub(super) fn require(wanted: Wanted<'_>) -> Result<Running, DpdkOpenError> {
         return Err(DpdkOpenError::Start { source, log });
     }
     let running = Running {
-        pci: wanted != Wanted::Virtual,
-        huge,
+        pci,
         memory_bytes: if huge { pages.bytes() } else { mebibytes << 20 },
     };
     *state = State::Running(running);
     Ok(running)
 }
 
-fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> Vec<CString> {
+fn arguments(device: Device<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> Vec<CString> {
     let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
     let mut texts = vec![
         "tsumuji".to_owned(),
@@ -121,9 +108,9 @@ fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> 
         texts.extend(["--no-huge", "--no-shconf", "-m"].map(str::to_owned));
         texts.push(mebibytes.to_string());
     }
-    match wanted {
-        Wanted::Virtual => texts.push("--no-pci".to_owned()),
-        Wanted::Pci(address) => texts.push(format!("--allow={address}")),
+    match device {
+        Device::Virtual(_) => texts.push("--no-pci".to_owned()),
+        Device::Pci(address) => texts.push(format!("--allow={address}")),
     }
     texts
         .into_iter()
@@ -233,8 +220,10 @@ impl Hugepages {
 mod tests {
     use super::*;
 
-    fn texts(wanted: Wanted<'_>, huge: bool) -> String {
-        let all = arguments(wanted, huge, 512, &[0, 3]);
+    const VIRTUAL: Device<'_> = Device::Virtual("net_tap");
+
+    fn texts(device: Device<'_>, huge: bool) -> String {
+        let all = arguments(device, huge, 512, &[0, 3]);
         let texts = all.iter().map(|text| text.to_str().expect("text"));
         texts.collect::<Vec<_>>().join(" ")
     }
@@ -242,18 +231,18 @@ mod tests {
     /// A start leaves no files, exclusive options are not mixed, and a network card is the only one scanned.
     #[test]
     fn a_start_is_private() {
-        let plain = texts(Wanted::Virtual, false);
+        let plain = texts(VIRTUAL, false);
         assert!(
             plain.contains("--lcores=0@(0,3) ") && plain.contains("--no-pci"),
             "{plain}"
         );
         assert!(plain.contains("--no-huge --no-shconf -m 512") && !plain.contains("--in-memory"));
-        let huge = texts(Wanted::Virtual, true);
+        let huge = texts(VIRTUAL, true);
         assert!(
             huge.contains("--in-memory") && !huge.contains("--no-huge"),
             "{huge}"
         );
-        let card = texts(Wanted::Pci("0000:03:00.0"), true);
+        let card = texts(Device::Pci("0000:03:00.0"), true);
         assert!(
             card.contains("--allow=0000:03:00.0") && !card.contains("--no-pci"),
             "{card}"

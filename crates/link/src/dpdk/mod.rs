@@ -117,12 +117,10 @@ impl Dpdk {
     pub fn open(spec: &DpdkSpec, config: DpdkConfig) -> Result<Self, DpdkOpenError> {
         let mut made = device::make(spec, &config)?;
         made.start()?;
-        let opened = if made.is_server() {
-            made.opened()?
-        } else {
-            made.wait_up()?
-        };
-        Self::new(spec, opened)
+        if !made.is_server() {
+            made.wait_up()?;
+        }
+        Self::new(made)
     }
 
     /// Both ends of a new memif connection: two links of this process that need no rights, for trying out and for tests.
@@ -149,47 +147,39 @@ impl Dpdk {
         let mut other = device::make(&client, &client_config)?;
         one.start()?;
         other.start()?;
-        Ok((
-            Self::new(&server, one.wait_up()?)?,
-            Self::new(&client, other.wait_up()?)?,
-        ))
+        one.wait_up()?;
+        other.wait_up()?;
+        Ok((Self::new(one)?, Self::new(other)?))
     }
 
-    fn new(spec: &DpdkSpec, opened: device::Opened) -> Result<Self, DpdkOpenError> {
-        let (mac, burst_frames) = (opened.mac, opened.port.burst_frames());
-        let gathers = opened.port.copies();
-        let (interface, claim) = opened.interface.unzip();
+    fn new(made: device::Made) -> Result<Self, DpdkOpenError> {
+        let mac = made.mac()?;
         let timer = Timer::new().map_err(DpdkOpenError::Timer)?;
         let mut link = Self {
-            tx: Tx::new(
-                &opened.port,
-                mac,
-                opened.frame_bytes,
-                opened.frame_bytes_least,
-            ),
-            rx: Rx::new(&opened.port, opened.frame_bytes),
-            port: opened.port,
-            spec: *spec,
+            tx: Tx::new(&made.port, mac, made.frame_bytes, made.frame_bytes_least()),
+            rx: Rx::new(&made.port, made.frame_bytes),
+            spec: made.spec,
             mac,
             caps: LinkCaps {
                 name: NAME,
-                frame_bytes: opened.frame_bytes,
-                receive_frames: opened.receive_frames,
-                burst_frames,
-                gathers,
-                broadcast: opened.broadcasts,
+                frame_bytes: made.frame_bytes,
+                receive_frames: made.receive_frames,
+                burst_frames: made.port.burst_frames(),
+                gathers: made.port.copies(),
+                broadcast: device::reaches_others(&made.spec),
                 lossless: false,
                 damages: true,
                 polls_by_call: false,
             },
-            watch: interface.as_ref().map(Watch::new),
-            is_up: opened.is_up,
+            watch: made.interface.as_ref().map(|(found, _)| Watch::new(found)),
+            is_up: made.port.is_up(),
             checks: Checks::default(),
             nap: NAP_MIN,
             timer,
-            lingers: opened.lingers,
+            lingers: made.lingers(),
             counters: LinkCounters::default(),
-            _claim: claim,
+            _claim: made.interface.map(|(_, claim)| claim),
+            port: made.port,
         };
         if link.is_up {
             link.come_up();

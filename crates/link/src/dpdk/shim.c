@@ -45,7 +45,6 @@ struct device_info {
     uint8_t mac[6];
     uint16_t mtu_bytes;
     uint32_t max_mtu_bytes;
-    uint32_t least_receive_bytes;
     uint16_t default_receive_frames;
     uint16_t default_transmit_frames;
     int32_t numa_node;
@@ -231,7 +230,6 @@ static int device_info(uint16_t port, struct device_info *info)
         return failed;
     memcpy(info->mac, mac.addr_bytes, sizeof info->mac);
     info->max_mtu_bytes = found.max_mtu;
-    info->least_receive_bytes = found.min_rx_bufsize;
     info->default_receive_frames = found.default_rxportconf.ring_size;
     info->default_transmit_frames = found.default_txportconf.ring_size;
     info->numa_node = rte_eth_dev_socket_id(port);

@@ -54,7 +54,6 @@ struct RawInfo {
     mac: [u8; 6],
     mtu_bytes: u16,
     max_mtu_bytes: u32,
-    least_receive_bytes: u32,
     default_receive_frames: u16,
     default_transmit_frames: u16,
     numa_node: i32,
