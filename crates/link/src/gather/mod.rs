@@ -84,7 +84,7 @@ pub(crate) trait Outlet {
     fn send_one(&self, fd: BorrowedFd<'_>, to: Self::To, datagram: &[u8]) -> io::Result<()>;
     /// Whether the kernel cuts a send into datagrams of one size.
     fn cuts(&self) -> bool;
-    /// The kernel refused to cut, and took the datagrams one by one.
+    /// The kernel refused to cut datagrams, and took one of them alone.
     fn cuts_no_more(&mut self) {}
     /// Decides what an error means.
     fn judge(&mut self, error: &io::Error) -> Verdict;
@@ -347,17 +347,20 @@ impl<O: Outlet> Gather<O> {
         frames: &[Frame<'_>],
     ) -> Result<(usize, Pushed), LinkError> {
         let (mut done, mut pushed, mut tried_again) = (0, Pushed::Done, None);
+        // The kernel refused to cut the datagrams before this one.
+        let mut uncut_end = 0;
         self.blocked = None;
-        // Every second pass settles a datagram or ends the loop, so twice the queue's length bounds it.
+        // A datagram may be tried again as one of a group, without being cut, and again as such: every fourth pass settles one or ends the loop.
         while done < self.queue.len() {
             let rest = &self.queue[done..];
+            let cuts = self.outlet.cuts() && done >= uncut_end;
             let result = match rest {
                 [only] if only.body_bytes == 0 => {
                     let datagram = &self.arena[only.at..only.at + only.bytes];
                     self.outlet.send_one(fd, only.to, datagram).map(|()| 1)
                 }
                 _ => {
-                    group(rest, self.outlet.cuts(), &mut self.groups);
+                    group(rest, cuts, &mut self.groups);
                     let (arena, outlet) = (&self.arena, &self.outlet);
                     let mut bodies = bodies_from(frames, done);
                     let mut next = rest.iter();
@@ -391,6 +394,10 @@ impl<O: Outlet> Gather<O> {
                         counters.sent_bytes += sent.frame_bytes as u64;
                     }
                     self.outlet.taken();
+                    if done < uncut_end {
+                        uncut_end = 0;
+                        self.outlet.cuts_no_more();
+                    }
                     taken
                 }
                 Err(error) => {
@@ -401,13 +408,9 @@ impl<O: Outlet> Gather<O> {
                     let verdict = match refused {
                         Some(_) if !is_second && self.outlet.take_errors() => Verdict::Again,
                         Some(group) => {
-                            let (taken, verdict) =
-                                self.send_singly(fd, counters, (done, group), frames);
-                            done += taken;
-                            match verdict {
-                                None => continue,
-                                Some(verdict) => verdict,
-                            }
+                            uncut_end = done + group.datagrams;
+                            tried_again = None;
+                            continue;
                         }
                         None => self.outlet.judge(&error),
                     };
@@ -436,54 +439,6 @@ impl<O: Outlet> Gather<O> {
             done += settled;
         }
         Ok((done, pushed))
-    }
-
-    /// Sends the datagrams of a group one by one, after the kernel refused to cut it. If that works, none is cut any more. Returns how many were sent
-    /// or dropped, and why not all.
-    #[cold]
-    fn send_singly(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        counters: &mut LinkCounters,
-        (first, group): (usize, Group),
-        frames: &[Frame<'_>],
-    ) -> (usize, Option<Verdict>) {
-        let before = counters.sent_frames;
-        let mut bodies = bodies_from(frames, first);
-        for index in first..first + group.datagrams {
-            let queued = self.queue[index];
-            let body = bodies.next().unwrap_or_default();
-            let mut send = || {
-                let (arena, name) = (&self.arena, self.outlet.name(queued.to));
-                let sent = self.batch.send(fd, |batch| {
-                    batch.begin(name, None);
-                    batch.piece(&arena[queued.at..queued.at + queued.bytes]);
-                    batch.piece(body);
-                });
-                sent.map_err(|error| self.outlet.judge(&error))
-            };
-            let sent = match send() {
-                Err(Verdict::Again) => send(),
-                sent => sent,
-            };
-            match sent {
-                Ok(_) => {
-                    counters.sent_frames += u64::from(queued.frames);
-                    counters.sent_bytes += queued.frame_bytes as u64;
-                }
-                Err(verdict @ (Verdict::Keep(_) | Verdict::Fail)) => {
-                    return (index - first, Some(verdict));
-                }
-                Err(verdict) => {
-                    let is_overrun = verdict == Verdict::Overrun;
-                    self.count_dropped(counters, (index, 1), is_overrun);
-                }
-            }
-        }
-        if counters.sent_frames > before {
-            self.outlet.cuts_no_more();
-        }
-        (group.datagrams, None)
     }
 
     /// `is_overrun`: a slower sender would not have lost them.

@@ -168,6 +168,31 @@ fn runs_are_cut_where_they_were_joined() {
     assert_eq!(a.counters().sent_frames, 16);
 }
 
+/// Where the kernel cannot cut a send (here: because datagrams leave without a checksum), all frames arrive uncut, with bodies short and long, and the
+/// link does not ask for it again.
+#[test]
+fn kernels_that_do_not_cut_are_sent_single_datagrams() {
+    for body_bytes in [100, 1400] {
+        let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
+        if !a.tx.outlet.segmenting {
+            eprintln!("this kernel has no UDP_SEGMENT");
+            return;
+        }
+        sys::set_option(a.socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("option");
+        let body = vec![9; body_bytes];
+        let heads: Vec<[u8; 1]> = (0..20).map(|number| [number]).collect();
+        let frames = heads.iter().map(|head| Frame { head, body: &body });
+        let frames: Vec<_> = frames.collect();
+        assert_eq!(a.send(b.local_addr(), &frames).expect("send"), 20);
+        a.flush().expect("flush");
+        let numbers: Vec<u8> = receive(&mut b).iter().map(|frame| frame[0]).collect();
+        assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+        assert!(!a.tx.outlet.segmenting);
+        let counters = a.counters();
+        assert_eq!((counters.sent_frames, counters.dropped_frames), (20, 0));
+    }
+}
+
 /// A burst of joined frames is delivered in portions no larger than `max`.
 #[test]
 fn joined_frames_respect_max() {
