@@ -21,7 +21,7 @@ use crate::idle::Idle;
 use crate::mailbox::{self, Mailbox};
 use crate::message::{CONTROL, Control, FIRST};
 use crate::segment::Segment;
-use crate::stream::{Fault, Listed, PIECE_BYTES, Stream, Turn, locked};
+use crate::stream::{Fault, Listed, PIECE_BYTES, Served, Stream, locked};
 
 /// Streams at a time; more stay with TCP.
 const STREAMS_MAX: usize = 16 << 10;
@@ -33,10 +33,10 @@ const LET_IN_MAX: usize = 256;
 const IDLE_SEGMENTS_MAX: usize = 32;
 /// What a channel holds for a program that does not read, beside the program's ring.
 const BUDGET_BYTES: usize = 512 << 10;
-/// Every how many-th turn without a sleep asks the kernel whether programs have gone.
+/// Every how many-th step without a sleep asks the kernel whether programs have gone.
 const ASK_EVERY: u32 = 256;
-/// Time between two looks at the host's addresses.
-const LOOK_AT_ADDRESSES: Duration = Duration::from_secs(5);
+/// How often the host's addresses are read.
+const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal that came just before is noticed.
 const SLEEP: Duration = Duration::from_millis(500);
 /// Time without users after which a gateway that serves while it is used ends.
@@ -138,7 +138,7 @@ pub struct Gateway {
     addresses: HashMap<NodeId, Vec<[u8; 16]>>,
     own: Vec<[u8; 16]>,
     is_stated: bool,
-    looked: Instant,
+    addresses_read: Instant,
     random: fastrand::Rng,
     room: Vec<u8>,
     idle: Idle,
@@ -212,7 +212,7 @@ impl Gateway {
             addresses: HashMap::new(),
             own: own_addresses(),
             is_stated: false,
-            looked: Instant::now(),
+            addresses_read: Instant::now(),
             random: fastrand::Rng::new(),
             room: vec![0; PIECE_BYTES],
             idle: Idle::new(spin),
@@ -289,7 +289,7 @@ impl Gateway {
         &self.endpoint
     }
 
-    /// One turn. False: there was nothing to do.
+    /// One step. False: there was nothing to do.
     fn step(&mut self) -> Result<bool, EndpointError> {
         let mut news = News::default();
         let polled = self.endpoint.poll(&mut news)?;
@@ -315,7 +315,7 @@ impl Gateway {
         listed.dedup();
         did |= !listed.is_empty();
         for index in listed {
-            self.attend(index);
+            self.serve_stream(index);
         }
         Ok(did)
     }
@@ -337,21 +337,21 @@ impl Gateway {
         }
     }
 
-    /// A stream's turn.
-    fn attend(&mut self, index: usize) {
+    /// Serves one stream.
+    fn serve_stream(&mut self, index: usize) {
         let Some(stream) = self.streams.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
         let was_agreed = stream.is_agreed();
-        let turn = stream.serve(&mut self.endpoint, &mut self.room);
+        let served = stream.serve(&mut self.endpoint, &mut self.room);
         if !was_agreed && stream.is_agreed() {
             self.counters.carried += 1;
         }
-        match turn {
-            Ok(Turn::Idle) => {}
-            Ok(Turn::More) => locked(&self.listed).push(index),
-            Ok(Turn::Blocked) => self.blocked.push(index),
-            Ok(Turn::Done) => self.end(index),
+        match served {
+            Ok(Served::Idle) => {}
+            Ok(Served::More) => locked(&self.listed).push(index),
+            Ok(Served::Blocked) => self.blocked.push(index),
+            Ok(Served::Done) => self.end(index),
             Err(Fault::Broken | Fault::Peer) if stream.abort() => {
                 self.counters.broken += 1;
                 locked(&self.listed).push(index);
@@ -529,8 +529,8 @@ impl Gateway {
 
     /// Sleeps until something comes.
     fn sleep(&mut self) -> Result<(), EndpointError> {
-        if self.looked.elapsed() > LOOK_AT_ADDRESSES && !self.is_stated {
-            self.looked = Instant::now();
+        if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY && !self.is_stated {
+            self.addresses_read = Instant::now();
             let own = own_addresses();
             if own != self.own {
                 self.own = own;

@@ -65,7 +65,7 @@ pub(crate) enum Kind {
     /// So does the client.
     Agreed,
     /// The connection stays with TCP.
-    Withdrawn,
+    Cancelled,
     /// The first byte by ring follows after so many by TCP: that number, plus one.
     Switch,
     /// Nothing more will be sent.
@@ -85,7 +85,7 @@ const KINDS: [Kind; 11] = [
     Kind::Confirmed,
     Kind::Claimed,
     Kind::Agreed,
-    Kind::Withdrawn,
+    Kind::Cancelled,
     Kind::Switch,
     Kind::Finished,
     Kind::Back,

@@ -43,7 +43,7 @@ impl Segment {
     }
 
     /// One that a client has sent, if it is one.
-    pub(crate) fn adopt(file: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn attach(file: OwnedFd) -> io::Result<Self> {
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
         if !fcntl_get_seals(&file)?.contains(SEALS) || fstat(&file)?.st_size != SEGMENT_BYTES as i64
         {

@@ -22,8 +22,8 @@ use crate::message::{self, HEAD_BYTES, Kind};
 
 /// Bytes of a message.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// Bytes of a stream before the next stream's turn.
-const TURN_BYTES: usize = 256 << 10;
+/// Most bytes of a stream before the next stream is served.
+const SERVED_BYTES_MAX: usize = 256 << 10;
 
 /// Which program is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl From<Broken> for Fault {
 
 /// What came on the stream's channel and did not go into the program's ring at once.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct Incoming {
     end: End,
     token: u32,
     queue: VecDeque<Kept>,
@@ -65,7 +65,7 @@ pub(crate) type Listed = Arc<Mutex<Vec<usize>>>;
 
 /// The handler of a stream's channel.
 pub(crate) struct Receiver {
-    inbox: Arc<Mutex<Inbox>>,
+    incoming: Arc<Mutex<Incoming>>,
     listed: Listed,
     index: usize,
 }
@@ -76,22 +76,23 @@ pub(crate) fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Handler for Receiver {
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
-        let mut inbox = locked(&self.inbox);
+        let mut incoming = locked(&self.incoming);
         let Some((kind, token, rest)) = message::split(delivery.body.bytes()) else {
             return;
         };
-        if token != inbox.token || inbox.is_broken || kind == Kind::Data && !inbox.is_ours {
+        if token != incoming.token || incoming.is_broken || kind == Kind::Data && !incoming.is_ours
+        {
             return;
         }
-        if kind == Kind::Data && inbox.queue.is_empty() && !inbox.end.is_shut() {
-            match inbox.end.write(rest) {
+        if kind == Kind::Data && incoming.queue.is_empty() && !incoming.end.is_shut() {
+            match incoming.end.write(rest) {
                 Ok(written) if written == rest.len() => return,
-                Ok(written) => inbox.taken = written,
-                Err(Broken) => inbox.is_broken = true,
+                Ok(written) => incoming.taken = written,
+                Err(Broken) => incoming.is_broken = true,
             }
         }
         let kept = context.keep(delivery);
-        inbox.queue.push_back(kept);
+        incoming.queue.push_back(kept);
         locked(&self.listed).push(self.index);
     }
 }
@@ -99,7 +100,7 @@ impl Handler for Receiver {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) end: End,
-    inbox: Arc<Mutex<Inbox>>,
+    incoming: Arc<Mutex<Incoming>>,
     pub(crate) role: Role,
     pub(crate) peer: NodeId,
     pub(crate) token: u32,
@@ -124,12 +125,12 @@ pub(crate) struct Stream {
     pub(crate) sent_bytes: u64,
 }
 
-/// How a turn has ended.
+/// How far a stream was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Served {
     /// There is nothing more to do now.
     Idle,
-    /// The turn was over first.
+    /// It has had its share of bytes.
     More,
     /// What is sent next must wait for room.
     Blocked,
@@ -139,7 +140,7 @@ pub(crate) enum Turn {
 
 impl Stream {
     pub(crate) fn new(end: End, role: Role, peer: NodeId, token: u32) -> Self {
-        let inbox = Inbox {
+        let incoming = Incoming {
             end: end.clone(),
             token,
             queue: VecDeque::new(),
@@ -149,7 +150,7 @@ impl Stream {
         };
         Self {
             end,
-            inbox: Arc::new(Mutex::new(inbox)),
+            incoming: Arc::new(Mutex::new(incoming)),
             role,
             peer,
             token,
@@ -168,7 +169,7 @@ impl Stream {
 
     pub(crate) fn receiver(&self, index: usize, listed: &Listed) -> Receiver {
         Receiver {
-            inbox: Arc::clone(&self.inbox),
+            incoming: Arc::clone(&self.incoming),
             listed: Arc::clone(listed),
             index,
         }
@@ -182,7 +183,7 @@ impl Stream {
     /// Whether the slot is this connection's until we let go of it. That of a client is from the agreement on; before, the client may use it again, and
     /// nothing but its state, which has a generation, may be written.
     pub(crate) fn is_ours(&self) -> bool {
-        locked(&self.inbox).is_ours
+        locked(&self.incoming).is_ours
     }
 
     /// Wakes the program, so that it looks at its slot.
@@ -198,29 +199,33 @@ impl Stream {
         &mut self,
         endpoint: &mut Endpoint,
         room: &mut [u8],
-    ) -> Result<Turn, Fault> {
+    ) -> Result<Served, Fault> {
         if self.is_aborted {
             let is_told = self.there.is_none() || self.tell(endpoint, Kind::Gone, &[1])?;
-            return Ok(if is_told { Turn::Done } else { Turn::Blocked });
+            return Ok(if is_told {
+                Served::Done
+            } else {
+                Served::Blocked
+            });
         }
         let is_closed = self.end.program().out.is_closed.load(Ordering::Acquire) != 0;
         if is_closed && self.end.state().is_some() {
             self.is_program_gone = true;
         }
         self.take_in(endpoint)?;
-        let turn = self.send_out(endpoint, room)?;
+        let served = self.send_out(endpoint, room)?;
         // What the program has sent before it shut down has left.
         self.take_in(endpoint)?;
         Ok(if self.has_told(Kind::Gone) && self.is_peer_gone {
-            Turn::Done
+            Served::Done
         } else {
-            turn
+            served
         })
     }
 
-    /// Nothing goes on after a fault: the program sees that at once, and the other gateway is told by the next turns. False: that has been tried.
+    /// Nothing goes on after a fault: the program sees that at once, and the other gateway is told by the next calls. False: that has been tried.
     pub(crate) fn abort(&mut self) -> bool {
-        locked(&self.inbox).is_broken = true;
+        locked(&self.incoming).is_broken = true;
         self.end.hang_up();
         !std::mem::replace(&mut self.is_aborted, true)
     }
@@ -229,12 +234,12 @@ impl Stream {
     fn take_in(&mut self, endpoint: &mut Endpoint) -> Result<(), Fault> {
         loop {
             let kept = {
-                let mut inbox = locked(&self.inbox);
-                if inbox.is_broken {
+                let mut incoming = locked(&self.incoming);
+                if incoming.is_broken {
                     return Err(Fault::Broken);
                 }
-                let taken = inbox.taken;
-                let Some(first) = inbox.queue.front() else {
+                let taken = incoming.taken;
+                let Some(first) = incoming.queue.front() else {
                     return Ok(());
                 };
                 let Some((kind, _, rest)) = message::split(first) else {
@@ -250,16 +255,16 @@ impl Stream {
                 }
                 if is_wanted && taken < rest.len() {
                     let written = self.end.write(&rest[taken..])?;
-                    inbox.taken += written;
-                    if taken + written < inbox.queue[0].len() - HEAD_BYTES {
+                    incoming.taken += written;
+                    if taken + written < incoming.queue[0].len() - HEAD_BYTES {
                         if !self.end.wants_room()? {
                             return Ok(());
                         }
                         continue;
                     }
                 }
-                inbox.taken = 0;
-                inbox.queue.pop_front()
+                incoming.taken = 0;
+                incoming.queue.pop_front()
             };
             let Some(kept) = kept else { return Ok(()) };
             if let Some((kind, _, rest)) = message::split(&kept) {
@@ -287,7 +292,7 @@ impl Stream {
             }
             Kind::Claimed if self.role == Role::Client => self.is_claimed_there = true,
             Kind::Agreed if self.role == Role::Server => self.is_agreed = true,
-            Kind::Withdrawn => self.stay_with_tcp(),
+            Kind::Cancelled => self.stay_with_tcp(),
             Kind::Switch => {
                 let switch_at = message::number(rest).ok_or(Fault::Peer)?;
                 mine.out
@@ -400,23 +405,23 @@ impl Stream {
     }
 
     /// Tells the other gateway what the program did.
-    fn send_out(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Turn, Fault> {
+    fn send_out(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Served, Fault> {
         if self.there.is_none() {
-            return Ok(Turn::Idle);
+            return Ok(Served::Idle);
         }
         let state = self.end.state();
         let sees_end =
             state.is_some() && self.end.program().inn.sees_end.load(Ordering::Acquire) != 0;
         if sees_end && !self.tell(endpoint, Kind::SeesEnd, &[])? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
         if !self.is_agreed && !self.agree(endpoint, state)? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
         if self.is_agreed {
             match self.pump(endpoint, room)? {
-                Turn::Idle => {}
-                turn => return Ok(turn),
+                Served::Idle => {}
+                served => return Ok(served),
             }
         }
         // What the program has sent since it went over is read only then.
@@ -427,10 +432,10 @@ impl Stream {
         if self.is_program_gone && !waits_for_client {
             let is_by_reset = self.is_agreed && self.end.was_reset();
             if !self.tell(endpoint, Kind::Gone, &[u8::from(is_by_reset)])? {
-                return Ok(Turn::Blocked);
+                return Ok(Served::Blocked);
             }
         }
-        Ok(Turn::Idle)
+        Ok(Served::Idle)
     }
 
     /// Steps towards an agreement. False: a message must wait.
@@ -442,7 +447,7 @@ impl Stream {
         if state & WITHDRAWN != 0 {
             // The stream has no more to do; TCP carries the connection.
             self.is_program_gone = true;
-            return self.tell(endpoint, Kind::Withdrawn, &[]);
+            return self.tell(endpoint, Kind::Cancelled, &[]);
         }
         match self.role {
             Role::Client => {
@@ -460,7 +465,7 @@ impl Stream {
                             processes.store(0, Ordering::Release);
                             return self.agree(endpoint, self.end.state());
                         }
-                        locked(&self.inbox).is_ours = true;
+                        locked(&self.incoming).is_ours = true;
                         self.end.wake();
                     }
                     self.is_agreed = self.tell(endpoint, Kind::Agreed, &[])?;
@@ -478,35 +483,35 @@ impl Stream {
     }
 
     /// Sends what the program has written. Flags before data: what was written before they were set is there.
-    fn pump(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Turn, Fault> {
+    fn pump(&mut self, endpoint: &mut Endpoint, room: &mut [u8]) -> Result<Served, Fault> {
         let program = self.end.program();
         let is_finished = program.out.is_finished.load(Ordering::Acquire) != 0;
         let back_at = program.out.back_at.load(Ordering::Acquire);
         let wants_tcp = program.inn.wants_tcp.load(Ordering::Acquire) != 0;
         let switch_at = program.out.switch_at.load(Ordering::Acquire);
         if switch_at != 0 && !self.tell(endpoint, Kind::Switch, &switch_at.to_le_bytes())? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
         if wants_tcp && !self.tell(endpoint, Kind::WantsTcp, &[])? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
         let ring = self.end.reader();
         let mut sent = 0;
         let channel = self.there.map_or(0, |(_, channel)| channel);
         loop {
-            if sent >= TURN_BYTES {
-                return Ok(Turn::More);
+            if sent >= SERVED_BYTES_MAX {
+                return Ok(Served::More);
             }
             // Before anything is copied.
             if endpoint.is_stopped(self.peer, channel) {
-                return Ok(Turn::Blocked);
+                return Ok(Served::Blocked);
             }
             let bytes = ring.read_bytes(room, Reading::Peek)?;
             if bytes == 0 {
                 break;
             }
             if !self.say(endpoint, Kind::Data, &room[..bytes])? {
-                return Ok(Turn::Blocked);
+                return Ok(Served::Blocked);
             }
             ring.discard(bytes)?;
             self.end.has_taken()?;
@@ -515,12 +520,12 @@ impl Stream {
         }
         let is_behind = back_at != 0 && ring.consumer() == back_at - 1;
         if is_behind && !self.tell(endpoint, Kind::Back, &[])? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
         if is_finished && !self.tell(endpoint, Kind::Finished, &[])? {
-            return Ok(Turn::Blocked);
+            return Ok(Served::Blocked);
         }
-        Ok(if sent > 0 { Turn::More } else { Turn::Idle })
+        Ok(if sent > 0 { Served::More } else { Served::Idle })
     }
 }
 

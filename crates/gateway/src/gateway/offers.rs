@@ -171,7 +171,7 @@ impl Gateway {
         if found.next().is_some() {
             return None;
         }
-        let segment = Segment::adopt(file).ok()?;
+        let segment = Segment::attach(file).ok()?;
         let known = self.shared.iter().position(|shared| {
             shared.side == SERVER && shared.segment.identity == segment.identity
         });

@@ -11,8 +11,8 @@ use crate::segment::Segment;
 
 const CHANNEL: u16 = 16;
 const BUDGET_BYTES: usize = 512 << 10;
-/// Turns in which everything must have happened.
-const TURNS: usize = 20_000;
+/// Steps in which everything must have happened.
+const STEPS: usize = 20_000;
 
 struct Ignored;
 
@@ -80,7 +80,7 @@ impl Half {
         }
     }
 
-    fn turn(&mut self) -> Result<Turn, Fault> {
+    fn serve(&mut self) -> Result<Served, Fault> {
         self.endpoint.poll(&mut Ignored).expect("a link");
         self.stream.serve(&mut self.endpoint, &mut self.room)
     }
@@ -102,9 +102,9 @@ impl Half {
 fn carried() -> [Half; 2] {
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("memory");
     let mut halves = [0, 1].map(|id| Half::new(&job, id));
-    for _ in 0..TURNS {
+    for _ in 0..STEPS {
         for half in &mut halves {
-            half.turn().expect("no fault");
+            half.serve().expect("no fault");
         }
         if halves.iter().all(|half| half.stream.is_agreed()) {
             return halves;
@@ -119,20 +119,20 @@ fn much_unread_holds_up_no_end() {
     let [mut client, mut server] = carried();
     let much = vec![7; RING_BYTES as usize];
     let mut written = 0;
-    for _ in 0..TURNS {
+    for _ in 0..STEPS {
         written += server.program_writes(&much);
-        server.turn().expect("no fault");
-        client.turn().expect("no fault");
+        server.serve().expect("no fault");
+        client.serve().expect("no fault");
     }
     assert!(written > RING_BYTES as usize + BUDGET_BYTES, "{written}");
     assert_eq!(server.program_writes(&much), 0);
     client.program_closes();
     let mut is_done = [false; 2];
-    for _ in 0..TURNS {
+    for _ in 0..STEPS {
         if !is_done[0] {
-            is_done[0] = client.turn().expect("no fault") == Turn::Done;
+            is_done[0] = client.serve().expect("no fault") == Served::Done;
         }
-        is_done[1] |= server.turn().expect("no fault") == Turn::Done;
+        is_done[1] |= server.serve().expect("no fault") == Served::Done;
         let other = &server.stream.end.mine().out;
         if other.is_closed.load(Ordering::Acquire) != 0 {
             // As a program does that is told so.
@@ -148,13 +148,13 @@ fn faults_are_told() {
     let [mut client, mut server] = carried();
     let out = &client.stream.end.program().out;
     out.tail.store(u64::MAX / 2, Ordering::Release);
-    assert!(matches!(client.turn(), Err(Fault::Broken)));
+    assert!(matches!(client.serve(), Err(Fault::Broken)));
     assert!(client.stream.abort());
-    let is_done = (0..TURNS).any(|_| matches!(client.turn(), Ok(Turn::Done)));
+    let is_done = (0..STEPS).any(|_| matches!(client.serve(), Ok(Served::Done)));
     assert!(is_done && !client.stream.abort());
-    for _ in 0..TURNS {
+    for _ in 0..STEPS {
         client.endpoint.poll(&mut Ignored).expect("a link");
-        server.turn().expect("no fault");
+        server.serve().expect("no fault");
     }
     let out = &server.stream.end.mine().out;
     assert_eq!(out.is_closed.load(Ordering::Acquire), 1);
