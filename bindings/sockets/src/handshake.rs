@@ -20,7 +20,7 @@ use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
 use crate::hello::{Fd, Hello, connect_to, send_hello};
 use crate::lock::Locked;
-use crate::ring::{self, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
+use crate::ring::{self, CANCELLED, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER};
 use crate::segment::{self, SegmentRef};
 use crate::sys::{self, Errno};
 use crate::table::{self, Use};
@@ -70,7 +70,7 @@ fn is_claimed_as_confirmed(using: &Use) -> bool {
 /// Whether both ends have agreed to carry the connection. Both look at the addresses when they first see that.
 pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
     let state = using.slot().state.load(Ordering::Acquire);
-    if state & (CONFIRMED | CLAIMED | WITHDRAWN) != CONFIRMED | CLAIMED {
+    if state & (CONFIRMED | CLAIMED | CANCELLED) != CONFIRMED | CLAIMED {
         return false;
     }
     let is_one = match using.side() {
@@ -79,7 +79,7 @@ pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
         _ => using.gateway().is_some() || is_claimed_as_confirmed(using),
     };
     if !is_one {
-        using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+        using.slot().state.fetch_or(CANCELLED, Ordering::AcqRel);
         return false;
     }
     true
@@ -90,13 +90,13 @@ pub(crate) fn withdraw(using: &Use) -> bool {
     let slot = using.slot();
     let mut state = slot.state.load(Ordering::Acquire);
     loop {
-        if state & WITHDRAWN != 0 {
+        if state & CANCELLED != 0 {
             return true;
         }
         if state & (CONFIRMED | CLAIMED) == CONFIRMED | CLAIMED {
             return false;
         }
-        let after = state | WITHDRAWN;
+        let after = state | CANCELLED;
         match slot
             .state
             .compare_exchange(state, after, Ordering::AcqRel, Ordering::Acquire)
@@ -484,12 +484,12 @@ fn confirm(using: &Use, fd: i32, target: &Address) -> bool {
     let slot = using.slot();
     let before = slot.state.fetch_or(CONFIRMED, Ordering::AcqRel);
     stream::wake_gateway(using);
-    before & WITHDRAWN == 0
+    before & CANCELLED == 0
 }
 
 /// The connection is plain TCP after all.
 fn retract(using: &Use, fd: i32) {
-    using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+    using.slot().state.fetch_or(CANCELLED, Ordering::AcqRel);
     let offers = &using.memory().header().offers.0;
     offers.fetch_and(!(1 << using.number()), Ordering::AcqRel);
     let wanted = epoll::release(using);

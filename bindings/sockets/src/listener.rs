@@ -12,7 +12,7 @@ use crate::address::{self, Address, Pair};
 use crate::explain::{self, Count};
 use crate::hello::{Fd, Hello, connect_to, is_ours, read_hello, send_hello, unix_socket};
 use crate::lock::{Locked, hold};
-use crate::ring::{CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER, WITHDRAWN};
+use crate::ring::{CANCELLED, CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERVER};
 use crate::segment::SegmentRef;
 use crate::sys::{self};
 use crate::table::{self, Kind, Use};
@@ -60,7 +60,7 @@ impl Pending {
         let state = self.state();
         state >> GENERATION_SHIFT == self.hello.generation
             && state & OFFERED != 0
-            && state & (CLAIMED | WITHDRAWN) == 0
+            && state & (CLAIMED | CANCELLED) == 0
             && now_ns.saturating_sub(self.hello.sent_ns) < PENDING_NS
     }
 
@@ -401,7 +401,7 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
     let slot = pending.segment.get().memory().slot(slot_number);
     let is_open = |state: u64| {
         state >> GENERATION_SHIFT == generation
-            && state & (OFFERED | CLAIMED | WITHDRAWN) == OFFERED
+            && state & (OFFERED | CLAIMED | CANCELLED) == OFFERED
     };
     // A slot that is offered again is not this connection's: nothing is counted there.
     if !is_open(slot.state.load(Ordering::Acquire))

@@ -15,7 +15,7 @@ use crate::epoll::{Epoll, Interest};
 use crate::idle::Spin;
 use crate::listener::Listener;
 use crate::lock::{Locked, Noted, hold_noted, thread, try_hold_noted};
-use crate::ring::{CLAIMED, CLIENT, End, Memory, Ring, Slot, WITHDRAWN};
+use crate::ring::{CANCELLED, CLAIMED, CLIENT, End, Memory, Ring, Slot};
 use crate::segment::{self, Segment, SegmentRef};
 use crate::sys;
 
@@ -243,11 +243,11 @@ impl Socket {
             {
                 segment.was_missed();
             }
-            if state & (CLAIMED | WITHDRAWN) == 0 {
+            if state & (CLAIMED | CANCELLED) == 0 {
                 // A server may be claiming it just now; then it finds a client that has closed.
                 let _ = words.state.compare_exchange(
                     state,
-                    state | WITHDRAWN,
+                    state | CANCELLED,
                     Ordering::AcqRel,
                     Ordering::Relaxed,
                 );

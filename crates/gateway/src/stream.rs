@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tsumuji_node::Delivery;
 use tsumuji_node::{Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
 use tsumuji_streams::address::Pair;
-use tsumuji_streams::ring::{self, Broken, CLAIMED, CONFIRMED, Reading, WITHDRAWN};
+use tsumuji_streams::ring::{self, Broken, CANCELLED, CLAIMED, CONFIRMED, Reading};
 
 use crate::end::End;
 use crate::message::{self, HEAD_BYTES, Kind};
@@ -286,7 +286,7 @@ impl Stream {
             Kind::Confirmed if self.role == Role::Server => {
                 let pair = message::pair(rest).ok_or(Fault::Peer)?;
                 pair.store(&self.end.slot().pair);
-                if self.end.set(CONFIRMED, WITHDRAWN) {
+                if self.end.set(CONFIRMED, CANCELLED) {
                     self.end.wake();
                 }
             }
@@ -325,7 +325,7 @@ impl Stream {
         if self.is_agreed {
             return;
         }
-        if !self.end.set(WITHDRAWN, CLAIMED) && self.role == Role::Server {
+        if !self.end.set(CANCELLED, CLAIMED) && self.role == Role::Server {
             // It has gone over already; of what it sent since nothing was read.
             self.is_refused = true;
             let ring::End { out, inn, .. } = self.end.mine();
@@ -346,7 +346,7 @@ impl Stream {
             return;
         }
         let is_open = self.end.state().is_some_and(|state| state & CLAIMED == 0);
-        if is_open && self.role == Role::Server && self.end.set(WITHDRAWN, CLAIMED) {
+        if is_open && self.role == Role::Server && self.end.set(CANCELLED, CLAIMED) {
             return;
         }
         self.is_program_gone = true;
@@ -357,7 +357,7 @@ impl Stream {
         if self.is_refused {
             return;
         }
-        self.end.set(WITHDRAWN, CLAIMED);
+        self.end.set(CANCELLED, CLAIMED);
         if self.is_ours() {
             let out = &self.end.mine().out;
             let is_reset = u32::from(is_by_reset);
@@ -372,7 +372,7 @@ impl Stream {
         if self
             .end
             .state()
-            .is_none_or(|state| state & (CLAIMED | WITHDRAWN) == WITHDRAWN)
+            .is_none_or(|state| state & (CLAIMED | CANCELLED) == CANCELLED)
         {
             // Nobody here has ever had it.
             self.is_program_gone = true;
@@ -440,11 +440,11 @@ impl Stream {
 
     /// Steps towards an agreement. False: a message must wait.
     fn agree(&mut self, endpoint: &mut Endpoint, state: Option<u64>) -> Result<bool, Fault> {
-        let state = state.unwrap_or(WITHDRAWN);
+        let state = state.unwrap_or(CANCELLED);
         if self.is_refused {
             return Ok(true);
         }
-        if state & WITHDRAWN != 0 {
+        if state & CANCELLED != 0 {
             // The stream has no more to do; TCP carries the connection.
             self.is_program_gone = true;
             return self.tell(endpoint, Kind::Cancelled, &[]);
@@ -461,7 +461,7 @@ impl Stream {
                     let processes = &self.end.mine().own.processes;
                     if state & CLAIMED == 0 {
                         processes.store(1, Ordering::Release);
-                        if !self.end.set(CLAIMED, WITHDRAWN) {
+                        if !self.end.set(CLAIMED, CANCELLED) {
                             processes.store(0, Ordering::Release);
                             return self.agree(endpoint, self.end.state());
                         }

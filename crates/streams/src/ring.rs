@@ -32,8 +32,8 @@ pub const RING_BYTES: u64 = 1 << 20;
 /// A producer does not go back to the beginning of a ring before this position: that much stays in the nearest cache.
 const REWIND_BYTES: u64 = 16 << 10;
 
-/// How often `unread` looks while another thread takes bytes.
-const LOOKS_MAX: u32 = 1000;
+/// How often `unread` polls while another thread takes bytes.
+const POLLS_MAX: u32 = 1000;
 
 const HEADER_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 1024;
@@ -52,7 +52,7 @@ pub const CONFIRMED: u64 = 2;
 /// A server's process has taken it.
 pub const CLAIMED: u64 = 4;
 /// By either: the connection stays with TCP.
-pub const WITHDRAWN: u64 = 8;
+pub const CANCELLED: u64 = 8;
 /// Bits of a state below the generation.
 pub const GENERATION_SHIFT: u32 = 8;
 
@@ -381,13 +381,13 @@ impl Ring {
     /// Unread bytes. Callers hold no lock: words that change while they are read are read again.
     pub fn unread(&self) -> Result<u64, Broken> {
         let mut head = self.inn.head.load(Ordering::Acquire);
-        let mut looks = 0;
+        let mut polls = 0;
         loop {
             let tail = self.out.tail.load(Ordering::Acquire);
             let skip_from = self.out.skip_from.load(Ordering::Acquire);
             let again = self.inn.head.load(Ordering::Acquire);
-            looks += 1;
-            if again == head || looks == LOOKS_MAX {
+            polls += 1;
+            if again == head || polls == POLLS_MAX {
                 let used = self.used_but(tail, again, skip_from);
                 return used.map(|(_, used)| used);
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::epoll;
-use crate::ring::{CLAIMED, CONFIRMED, ENDED, RESET, WITHDRAWN};
+use crate::ring::{CANCELLED, CLAIMED, CONFIRMED, ENDED, RESET};
 use crate::sys::{self, AGAIN, Result};
 use crate::table::Use;
 
@@ -36,7 +36,7 @@ pub(super) fn drain(gateway: c_int) {
 /// Whether data goes or may go through the gateway.
 fn is_through(using: &Use) -> bool {
     let state = using.slot().state.load(Ordering::Acquire);
-    state & WITHDRAWN == 0
+    state & CANCELLED == 0
         && (using.theirs().out.back_at.load(Ordering::Acquire) == 0
             || using.mine().out.back_at.load(Ordering::Acquire) == 0)
 }
@@ -104,7 +104,7 @@ fn note_gone(using: &Use) {
         using.slot().state.load(Ordering::Acquire) & (CONFIRMED | CLAIMED) == CONFIRMED | CLAIMED;
     let is_all_there = using.theirs().out.is_closed.load(Ordering::Acquire) != 0;
     if !is_agreed {
-        using.slot().state.fetch_or(WITHDRAWN, Ordering::AcqRel);
+        using.slot().state.fetch_or(CANCELLED, Ordering::AcqRel);
     } else if is_through(using) && !is_all_there && own.has_ended.load(Ordering::Acquire) == 0 {
         own.error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
         own.has_ended.fetch_or(ENDED | RESET, Ordering::AcqRel);
