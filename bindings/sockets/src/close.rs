@@ -38,7 +38,7 @@ fn close_stream(using: &Use, fd: c_int) {
     let end = using.mine();
     let is_last_process = using.leave();
     let has_gone_back = end.out.back_at.load(Ordering::Acquire) != 0;
-    if is_last_process && !handshake::withdraw(using) && !has_gone_back {
+    if is_last_process && !handshake::cancel(using) && !has_gone_back {
         end.inn.is_asleep.store(0, Ordering::SeqCst);
         end.out.wants_room.store(0, Ordering::SeqCst);
         if !resets_unread(using, fd) {
@@ -82,7 +82,7 @@ pub(crate) fn let_go(using: &Use) -> (Vec<c_int>, Vec<Wanted>) {
 
 /// The program has taken the socket off its connection (`connect` to no address), which has ended by a reset.
 pub(crate) fn disconnected(using: &Use) {
-    handshake::withdraw(using);
+    handshake::cancel(using);
     let out = &using.mine().out;
     out.ends_by_reset.store(1, Ordering::SeqCst);
     out.is_closed.store(1, Ordering::SeqCst);
@@ -136,7 +136,7 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
     if using.gateway().is_some() && !stream::is_carried(using, fd) {
         return shut_down_early(using, fd, how);
     }
-    if handshake::withdraw(using) {
+    if handshake::cancel(using) {
         return sys::shutdown(fd, how).map(|_| ());
     }
     stream::is_carried(using, fd);
@@ -162,7 +162,7 @@ pub(crate) fn shut_down(using: &Use, fd: c_int, how: c_int) -> Result<()> {
         && end.own.is_deaf.load(Ordering::Relaxed) != 0;
     if how == libc::SHUT_WR {
         // What is ready for that the kernel does not tell of.
-        epoll::stir(using);
+        epoll::notify(using);
     }
     // Of sending alone the kernel is not told; of both directions it is, and tells who sends here.
     match (is_both, how) {

@@ -160,12 +160,12 @@ fn send_all(fd: c_int, mut bytes: &[u8], until_ns: u64) -> Result<()> {
 }
 
 /// Both directions go back to TCP, or, where nothing was agreed yet, stay there. The stream goes on working, with us in between.
-pub(crate) fn give_up(using: &Use, fd: c_int, why: &str) {
-    give_up_until(using, fd, why, sys::now_ns() + REPLAY_NS);
+pub(crate) fn fall_back(using: &Use, fd: c_int, why: &str) {
+    fall_back_until(using, fd, why, sys::now_ns() + REPLAY_NS);
 }
 
-fn give_up_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
-    if handshake::withdraw(using) {
+fn fall_back_until(using: &Use, fd: c_int, why: &str, until_ns: u64) {
+    if handshake::cancel(using) {
         return;
     }
     explain::demoted(using, why);
@@ -218,7 +218,7 @@ fn all_back(streams: &[(Use, c_int)], why: &str, left: impl Fn(&Use, c_int, Back
     // All are asked before one is waited for: other ends that make no calls take their time together.
     for (using, fd) in streams {
         let _receiving = using.hold_receiving();
-        give_up_until(using, *fd, why, until_ns);
+        fall_back_until(using, *fd, why, until_ns);
     }
     // What was unread here may have taken the time of those that are healthy.
     let patience_ns = if is_again { 0 } else { ANSWER_NS };
@@ -241,7 +241,7 @@ pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
     let until_ns = sys::now_ns() + ANSWER_NS;
     let _receiving = using.hold_receiving();
     freeze(using);
-    give_up_until(using, fd, why, until_ns);
+    fall_back_until(using, fd, why, until_ns);
     let back = goes_back(using, fd, until_ns);
     if back == Back::Gap {
         // Better an end than a gap.
@@ -253,14 +253,14 @@ pub(crate) fn hand_over(using: &Use, fd: c_int, why: &str) -> bool {
 /// Nothing is taken from the ring any more. Caller: holder of `receiving`.
 fn freeze(using: &Use) {
     // A gateway has taken what it cannot give back: what is on its way must come, and be none.
-    if using.gateway().is_none() && !handshake::withdraw(using) {
+    if using.gateway().is_none() && !handshake::cancel(using) {
         using.mine().inn.is_frozen.store(1, Ordering::SeqCst);
     }
 }
 
 /// Waits until then for the other end to send by TCP, and takes what it has sent otherwise. Caller: holder of `receiving`.
 fn goes_back(using: &Use, fd: c_int, until_ns: u64) -> Back {
-    if handshake::withdraw(using) {
+    if handshake::cancel(using) {
         return Back::Whole;
     }
     loop {

@@ -68,7 +68,7 @@ pub(crate) fn note(
     if is_new && !table::set_early(fd) {
         // Another thread has connected it meanwhile.
         if let Some(using) = table::stream(fd) {
-            epoll::adopt(&using, fd, &[wanted]);
+            epoll::attach(&using, fd, &[wanted]);
         }
         return;
     }

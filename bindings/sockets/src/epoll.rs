@@ -33,7 +33,7 @@ use crate::{arena, doorbell, early, ready, stream};
 use watched::{free_waiter, say};
 
 pub(crate) use control::{
-    adopt, after_fork, control, control_nested, forget, release, rouse, stir, take_over,
+    after_fork, attach, control, control_nested, forget, notify, release, rouse, take_over,
 };
 
 /// Every how many-th call asks the kernel although there is news in memory.

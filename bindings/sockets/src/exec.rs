@@ -228,7 +228,7 @@ pub(crate) fn inherit() {
 
 fn take(fd: c_int, file: c_int, slot: usize, side: usize, gateway: c_int) -> Option<()> {
     let copy = sys::fcntl(file, libc::F_DUPFD_CLOEXEC, 3).ok()? as c_int;
-    let segment = segment::adopt(Fd::new(copy)).ok()?;
+    let segment = segment::attach(Fd::new(copy)).ok()?;
     if let Some(known) = table::by_slot(segment.get(), side, slot) {
         let first = known.any_fd()?;
         close::copied(first, fd);

@@ -4,7 +4,7 @@
 //! connection is plain TCP and nothing else happens. Otherwise the client checks the mailbox's owner, offers a slot of a segment and leaves a hello
 //! (slot, generation, its own port, the segment's file) before it sends its SYN, so that `accept` cannot miss it. After `connect` it confirms the offer
 //! with both addresses of the connection. The server claims an offer by the port of the connection that it has accepted, and names that connection by
-//! both addresses, too. Each end compares what both have named, and withdraws if it is not the same.
+//! both addresses, too. Each end compares what both have named, and cancels if it is not the same.
 //!
 //! Until both have happened data goes by TCP; then each end says after how many bytes it goes on in its ring (`stream`). No byte waits for an offer that
 //! nobody claims, and none that the other end does not expect is ever sent. An offer to another host's listener waits for its gateway's word.
@@ -86,7 +86,7 @@ pub(crate) fn is_agreed(using: &Use, fd: i32) -> bool {
 }
 
 /// Ends the offer of a connection that is not carried yet. False: it is carried.
-pub(crate) fn withdraw(using: &Use) -> bool {
+pub(crate) fn cancel(using: &Use) -> bool {
     let slot = using.slot();
     let mut state = slot.state.load(Ordering::Acquire);
     loop {
@@ -287,7 +287,7 @@ fn connect_offered(
     own.is_nonblocking
         .store(u32::from(is_nonblocking), Ordering::Relaxed);
     // Until it is confirmed, nobody carries anything.
-    let is_watched = is_on_its_way && epoll::adopt(using, fd, &early::take(fd));
+    let is_watched = is_on_its_way && epoll::attach(using, fd, &early::take(fd));
     if is_watched && is_left && confirm(using, fd, target) {
         explain::offered(using, target);
     } else {

@@ -78,6 +78,6 @@ pub(crate) fn read_hello(fd: i32) -> Option<(Hello, SegmentRef, Option<Fd>)> {
         explain::count(Count::Refused);
         return None;
     };
-    let segment = segment::adopt(file).ok()?;
+    let segment = segment::attach(file).ok()?;
     Some((hello, segment, gateway))
 }

@@ -8,7 +8,7 @@
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
 //! its process stops looking for a while.
 //!
-//! After looks in vain a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
+//! After polls in vain a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
 //! cores do so one after the other, and each finds its answer when its turn comes again: nobody sleeps, and nobody must be woken, which costs more than
 //! all else of a small message. Where programs that compute take the turns they come back late; then the process sleeps at once for a while.
 
@@ -24,12 +24,12 @@ const FAILURES_MAX: u32 = 4;
 const TRY_EVERY: u32 = 64;
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Looks between two readings of the clock.
-const LOOKS: u32 = 16;
+/// Polls between two readings of the clock.
+const POLLS: u32 = 16;
 
-/// A longer gap between two looks means that the thread was preempted.
+/// A longer gap between two polls means that the thread was preempted.
 const GAP_NS: u64 = 300_000;
-/// Time without looking after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
+/// Time without polling after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
 const REST_NS: u64 = 5_000_000;
 
 /// Turns of others that a waiter lets pass.
@@ -107,7 +107,7 @@ fn cores() -> u32 {
 pub(crate) struct Spin {
     failures: AtomicU32,
     waits: AtomicU32,
-    /// As `failures`, of looks after others' turns.
+    /// As `failures`, of polls after others' turns.
     vain_turns: AtomicU32,
 }
 
@@ -117,20 +117,20 @@ impl Spin {
         self.vain_turns.store(0, Ordering::Relaxed);
     }
 
-    /// Looks again until `look` is true, or it is time to sleep: without leaving the core, then after turns of others.
-    pub(crate) fn until(&self, mut look: impl FnMut() -> bool) -> bool {
-        self.on_core(&mut look) || self.after_turns(&TURNS, look)
+    /// Polls until `poll` is true, or it is time to sleep: without leaving the core, then after turns of others.
+    pub(crate) fn until(&self, mut poll: impl FnMut() -> bool) -> bool {
+        self.on_core(&mut poll) || self.after_turns(&TURNS, poll)
     }
 
     /// The same for a call that waits for `left_ns` at most (`None`: without end): turns of others could take longer than a short time.
-    pub(crate) fn until_within(&self, left_ns: Option<u64>, look: impl FnMut() -> bool) -> bool {
+    pub(crate) fn until_within(&self, left_ns: Option<u64>, poll: impl FnMut() -> bool) -> bool {
         match left_ns {
-            Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(look),
-            _ => self.until(look),
+            Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(poll),
+            _ => self.until(poll),
         }
     }
 
-    fn on_core(&self, mut look: impl FnMut() -> bool) -> bool {
+    fn on_core(&self, mut poll: impl FnMut() -> bool) -> bool {
         let limit_ns = LIMIT_NS.load(Ordering::Relaxed);
         let failures = self.failures.load(Ordering::Relaxed);
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
@@ -146,8 +146,8 @@ impl Spin {
         }
         let until = last + limit_ns;
         loop {
-            for _ in 0..LOOKS {
-                if look() {
+            for _ in 0..POLLS {
+                if poll() {
                     self.failures.store(0, Ordering::Relaxed);
                     return true;
                 }
@@ -166,7 +166,7 @@ impl Spin {
         }
     }
 
-    fn after_turns(&self, turns: &Turns, mut look: impl FnMut() -> bool) -> bool {
+    fn after_turns(&self, turns: &Turns, mut poll: impl FnMut() -> bool) -> bool {
         let vain = self.vain_turns.load(Ordering::Relaxed);
         let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TRY_EVERY);
         let is_off = LIMIT_NS.load(Ordering::Relaxed) == 0;
@@ -182,7 +182,7 @@ impl Spin {
             let now = sys::now_ns();
             let turn_ns = now - last;
             let are_late = turns.note(now, turn_ns);
-            if look() {
+            if poll() {
                 self.vain_turns.store(0, Ordering::Relaxed);
                 return true;
             }
@@ -226,7 +226,7 @@ mod tests {
         // What is counted now is before the next try.
         spin.waits.store(0, Ordering::Relaxed);
         sys::sleep_us(PAUSE_US);
-        assert!(!spin.on_core(|| unreachable!("it looks")));
+        assert!(!spin.on_core(|| unreachable!("it polls")));
         spin.reset();
         let has_found = (0..TRIES_MAX).any(|_| {
             let found = spin.on_core(|| true);
@@ -260,20 +260,20 @@ mod tests {
         assert!(turns.are_off(then));
     }
 
-    /// Looks after turns that are always in vain become rare.
+    /// Polls after turns that are always in vain become rare.
     #[test]
     fn vain_turns_become_rare() {
         let (spin, turns) = (Spin::default(), Turns::default());
-        let mut looks = 0;
+        let mut polls = 0;
         for wait in 1..TRY_EVERY {
             spin.waits.store(wait, Ordering::Relaxed);
             let found = spin.after_turns(&turns, || {
-                looks += 1;
+                polls += 1;
                 false
             });
             assert!(!found);
         }
-        assert!((1..=FAILURES_MAX * TURNS_MAX).contains(&looks), "{looks}");
+        assert!((1..=FAILURES_MAX * TURNS_MAX).contains(&polls), "{polls}");
     }
 
     fn tries_become_rare() {
@@ -281,13 +281,13 @@ mod tests {
         let mut tries = 0;
         let rarest = TRY_EVERY << DOUBLINGS_MAX;
         for _ in 0..8 * rarest {
-            let mut has_looked = false;
+            let mut has_polled = false;
             let found = spin.on_core(|| {
-                has_looked = true;
+                has_polled = true;
                 false
             });
             assert!(!found);
-            tries += u32::from(has_looked);
+            tries += u32::from(has_polled);
         }
         // The first ones, one for each doubling, and eight; fewer after a preemption.
         assert!(tries <= FAILURES_MAX + DOUBLINGS_MAX + 8, "{tries}");

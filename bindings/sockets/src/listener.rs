@@ -30,8 +30,8 @@ const KNOWN_MAX: usize = 1024;
 /// And what part of the descriptors that the process may have open.
 const KNOWN_SHARE: usize = 8;
 
-/// How many of them are looked at, with each new one, whether their clients have gone.
-const LOOKS: usize = 8;
+/// How many of them are polled, with each new one, whether their clients have gone.
+const POLLS: usize = 8;
 
 /// How long `accept` waits for a hello of a client that has come to the mailbox: it makes its memory meanwhile.
 const HELLO_NS: u64 = 2_000_000;
@@ -81,8 +81,8 @@ pub(crate) struct Listener {
     pending: Locked<Vec<Pending>>,
     /// Segments of clients that offer further connections in them, with the connections to our mailbox by which they know that we are there.
     known: Locked<Vec<(SegmentRef, i32)>>,
-    /// Where among those the next look for clients that have gone begins.
-    looks: AtomicUsize,
+    /// Where among those the next polls for clients that have gone begin.
+    polls: AtomicUsize,
     /// Other processes may accept from it, too: after a fork.
     is_shared: AtomicU32,
     /// One word of memory that forked processes share.
@@ -365,11 +365,11 @@ impl Listener {
         let most = KNOWN_MAX.min(sys::open_files_limit() as usize / KNOWN_SHARE);
         let gone = self.known.with(|known| {
             let count = known.len();
-            let looks = if count < most { LOOKS } else { count };
-            let from = self.looks.fetch_add(looks, Ordering::Relaxed);
+            let polls = if count < most { POLLS } else { count };
+            let from = self.polls.fetch_add(polls, Ordering::Relaxed);
             let is_gone = |at: usize, one: &(SegmentRef, i32)| {
                 let mut room = [0; 1];
-                let is_due = (at + count - from % count) % count < looks;
+                let is_due = (at + count - from % count) % count < polls;
                 std::ptr::eq(one.0.get(), segment.get())
                     || is_due && sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
             };

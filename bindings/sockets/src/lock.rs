@@ -15,12 +15,12 @@ use crate::sys;
 /// Tries before a waiter gives its core away, and rounds of that before it sleeps.
 const SPINS: u32 = 100;
 const YIELDS: u32 = 20;
-/// How long a waiter sleeps between two looks.
+/// How long a waiter sleeps between two polls.
 const SLEEP_US: u64 = 50;
 /// No lock is held for so long (`demotion` waits under locks, for a second at most), but by a process that was stopped within, or by a number that a
-/// peer has made up. And how often a waiter looks meanwhile: one that was stopped itself has not been patient.
+/// peer has made up. And how often a waiter polls meanwhile: one that was stopped itself has not been patient.
 const PATIENCE_NS: u64 = 3_000_000_000;
-const LOOKS_MIN: u32 = 10_000;
+const POLLS_MIN: u32 = 10_000;
 
 /// This process has relatives that may use the same connections.
 static HAS_FORKED: AtomicU32 = AtomicU32::new(0);
@@ -155,8 +155,8 @@ fn hold_own(word: &AtomicU32) -> Held<'_> {
 #[cold]
 fn wait<'a>(word: &'a AtomicU32, is_shared: bool, note: Option<&AtomicU32>) -> Held<'a> {
     let mut rounds = 0u32;
-    // When a holder was seen first of which nobody but the word says that it is one, and looks since.
-    let (mut since_ns, mut looks) = (sys::now_ns(), 0u32);
+    // When a holder was seen first of which nobody but the word says that it is one, and polls since.
+    let (mut since_ns, mut polls) = (sys::now_ns(), 0u32);
     let mut last = 0;
     loop {
         for _ in 0..SPINS {
@@ -180,15 +180,15 @@ fn wait<'a>(word: &'a AtomicU32, is_shared: bool, note: Option<&AtomicU32>) -> H
         let is_foreign = !sys::is_own_thread(holder);
         let is_noted = note.is_none_or(|note| note.load(Ordering::Relaxed) == holder);
         if holder == 0 || !is_foreign && is_noted || is_foreign && holder != last {
-            (since_ns, looks) = (now_ns, 0);
+            (since_ns, polls) = (now_ns, 0);
         }
         last = holder;
-        looks = looks.saturating_add(1);
+        polls = polls.saturating_add(1);
         let is_gone = holder != 0
             && (holder == thread()
                 || !may_hold(holder)
                 || is_foreign && !is_shared
-                || looks > LOOKS_MIN && now_ns - since_ns > PATIENCE_NS);
+                || polls > POLLS_MIN && now_ns - since_ns > PATIENCE_NS);
         if is_gone
             && word
                 .compare_exchange(holder, thread(), Ordering::Acquire, Ordering::Relaxed)

@@ -68,7 +68,7 @@ pub(crate) fn poll(
             // Another thread has closed it; the number may be another file's by now.
             return poll(fds, left(), mask);
         }
-        let found = look(fds, &ours);
+        let found = poll_ours(fds, &ours);
         if found > 0 {
             let calls = CALLS.fetch_add(1, Ordering::Relaxed);
             if has_others {
@@ -80,7 +80,7 @@ pub(crate) fn poll(
         if timeout_ns == Some(0) {
             ask_kernel(fds, &ours);
             let others = others(fds, &ours, has_others);
-            return Ok(look(fds, &ours) + others);
+            return Ok(poll_ours(fds, &ours) + others);
         }
         // Once in a call: news may be of another kind than is waited for.
         let may_spin = std::mem::replace(&mut is_first, false);
@@ -91,20 +91,20 @@ pub(crate) fn poll(
         if let ([_], [(_, Ours::Stream(using))]) = (&*fds, &*ours)
             && mask.is_null()
         {
-            let (fd, is_due) = (fds[0].fd, || look(fds, &ours) > 0);
+            let (fd, is_due) = (fds[0].fd, || poll_ours(fds, &ours) > 0);
             if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left(), is_due) {
                 slept?;
                 continue;
             }
         }
         let asleep = Asleep::new(fds, &ours);
-        if has_news(fds, &ours) && look(fds, &ours) > 0 {
+        if has_news(fds, &ours) && poll_ours(fds, &ours) > 0 {
             continue;
         }
         let outcome = sleep(fds, &ours, left(), mask);
         drop(asleep);
         let in_kernel = outcome?;
-        let total = look(fds, &ours) + in_kernel.0;
+        let total = poll_ours(fds, &ours) + in_kernel.0;
         if total > 0 {
             return Ok(total);
         }
@@ -131,7 +131,7 @@ fn spin_of(ours: &[(usize, Ours)]) -> Option<&Spin> {
 }
 
 /// Writes down what ours are ready for; how many.
-fn look(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
+fn poll_ours(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
     let mut found = 0;
     for (at, one) in ours {
         let entry = &mut fds[*at];
@@ -175,10 +175,10 @@ fn next_of<'a>(next: &mut Peekable<Iter<'a, (usize, Ours)>>, at: usize) -> Optio
     next.next_if(|(place, _)| *place == at).map(|(_, one)| one)
 }
 
-/// A cheap look whether a longer one is worth it.
+/// A cheap check whether a poll of ours is worth it.
 fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
     ours.iter().any(|(at, one)| match one {
-        // Both ends may have agreed since the last look, and the bell that told of it may have been taken.
+        // Both ends may have agreed since the last poll, and the bell that told of it may have been taken.
         Ours::Stream(using) if using.is_carried.load(Ordering::Acquire) == 0 => {
             stream::is_carried(using, fds[*at].fd)
         }

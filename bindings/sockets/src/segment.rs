@@ -269,7 +269,7 @@ pub(crate) fn free(segment: &Segment, slot: usize) {
 }
 
 /// A file that a client has sent.
-pub(crate) fn adopt(fd: Fd) -> Result<SegmentRef> {
+pub(crate) fn attach(fd: Fd) -> Result<SegmentRef> {
     let (device, inode, bytes) = sys::sealed_identity(fd.get())?;
     if bytes != SEGMENT_BYTES {
         return Err(Errno(libc::EINVAL));

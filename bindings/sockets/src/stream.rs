@@ -173,7 +173,7 @@ fn broken(using: &Use, _: Broken) -> Errno {
 pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
         // What only TCP has.
-        demotion::give_up(using, fd, "urgent data or MSG_ZEROCOPY");
+        demotion::fall_back(using, fd, "urgent data or MSG_ZEROCOPY");
         return sys::send_vector(fd, buffers, flags);
     }
     let total = buffers.iter().map(|buffer| buffer.iov_len).sum();
@@ -568,7 +568,7 @@ pub(crate) fn until_something(
     mut read: impl FnMut() -> Result<usize>,
 ) -> Result<Found> {
     let (own, other) = (&using.mine().own, using.theirs());
-    let mut is_last_look = false;
+    let mut is_last_poll = false;
     loop {
         // An end that has frozen its ring leaves what is in it: it comes by TCP.
         let bytes = if using.mine().inn.is_frozen.load(Ordering::Acquire) != 0 {
@@ -595,8 +595,8 @@ pub(crate) fn until_something(
             || own.is_deaf.load(Ordering::Relaxed) != 0
         {
             // What was written before that was said is visible now.
-            if !is_last_look {
-                is_last_look = true;
+            if !is_last_poll {
+                is_last_poll = true;
                 continue;
             }
             stored_error(using)?;

@@ -23,7 +23,7 @@ pub(crate) fn control(
 ) -> Result<()> {
     inherit();
     // Another thread may be connecting it just now.
-    adopt(using, fd, &early::take(fd));
+    attach(using, fd, &early::take(fd));
     let kernel = epoll.fd.load(Ordering::Relaxed);
     epoll.is_ever_ours.store(1, Ordering::Release);
     let known = using.interests.with(|all| {
@@ -150,7 +150,7 @@ fn add_gateway(using: &Use, interest: &'static Interest, kernel: c_int) {
 }
 
 /// A socket that instances were asked about has become a stream: its interests begin with that, and the kernel names them. False: some cannot be.
-pub(crate) fn adopt(using: &Use, fd: c_int, all_wanted: &[Wanted]) -> bool {
+pub(crate) fn attach(using: &Use, fd: c_int, all_wanted: &[Wanted]) -> bool {
     for wanted in all_wanted {
         let (epoll, events) = (wanted.epoll, wanted.events);
         let Some(interest) = arena::take() else {
@@ -285,7 +285,7 @@ pub(crate) fn take_over(using: &Use) {
 }
 
 /// A stream has changed by this process's own doing: whoever sleeps for it looks again.
-pub(crate) fn stir(using: &Use) {
+pub(crate) fn notify(using: &Use) {
     for interest in using.interests.with(|all| all.clone()) {
         let Some(epoll) = arena::epoll(interest.epoll.load(Ordering::Acquire)) else {
             continue;

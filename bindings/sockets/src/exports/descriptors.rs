@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize
             if argument as c_int & libc::O_ASYNC != 0
                 && let Some(using) = table::stream(fd)
             {
-                demotion::give_up(&using, fd, "signals for its events are asked for");
+                demotion::fall_back(&using, fd, "signals for its events are asked for");
             }
             result
         }

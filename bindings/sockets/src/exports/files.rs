@@ -51,7 +51,7 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let is_ours = table::stream(fd).is_some_and(|using| {
-        let is_plain = handshake::withdraw(&using);
+        let is_plain = handshake::cancel(&using);
         if is_plain {
             // The C library closes it past us.
             close_ours::let_go(&using);

@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn setsockopt(
     };
     let is_tls = (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP);
     if is_tls || (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY) {
-        demotion::give_up(&using, fd, "an option that only TCP has");
+        demotion::fall_back(&using, fd, "an option that only TCP has");
     }
     stream::is_carried(&using, fd);
     if let Some(word) = believed(&using, level, name)
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         note_flags(fd);
     }
     if result == 0 && request == libc::FIOASYNC {
-        demotion::give_up(&using, fd, "signals for its events are asked for");
+        demotion::fall_back(&using, fd, "signals for its events are asked for");
     }
     result
 }

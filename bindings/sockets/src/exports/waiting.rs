@@ -223,7 +223,7 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
             Kind::Epoll(epoll) => done(epoll::control(epoll, operation, fd, &using, given)),
             _ => {
                 // An instance that we have not seen being made knows TCP only.
-                crate::demotion::give_up(&using, fd, "its epoll instance is not ours");
+                crate::demotion::fall_back(&using, fd, "its epoll instance is not ours");
                 // SAFETY: the program's own arguments.
                 unsafe { real::epoll_ctl(epoll, operation, fd, event) }
             }

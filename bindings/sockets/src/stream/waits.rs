@@ -128,12 +128,12 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
     let is_behind = has_ring && demotion::is_behind(using);
     // A hint: the end itself is the kernel's word, which may come later. Some other process may hold the descriptor.
     let is_closed = || using.theirs().out.is_closed.load(Ordering::Relaxed) != 0;
-    let may_look = has_ring && !is_behind && !is_closed();
-    if may_look && using.spin.until(|| has_news(using) || is_closed()) {
+    let may_poll = has_ring && !is_behind && !is_closed();
+    if may_poll && using.spin.until(|| has_news(using) || is_closed()) {
         return Ok(());
     }
     let left = until.left(fd)?;
-    let by_futex = may_look && using.gateway().is_none() && until.may_sleep_on_word();
+    let by_futex = may_poll && using.gateway().is_none() && until.may_sleep_on_word();
     if by_futex && until.silent > 0 {
         ask(using, fd);
     }
