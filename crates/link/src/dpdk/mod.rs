@@ -276,7 +276,7 @@ impl Ethernet for Dpdk {
 
 impl Drop for Dpdk {
     fn drop(&mut self) {
-        self.tx.push_out(&self.port, &mut self.counters);
+        self.tx.flush(&self.port, &mut self.counters);
         if self.lingers && self.port.is_up() {
             std::thread::sleep(LINGER);
         }
@@ -341,7 +341,7 @@ impl Link for Dpdk {
 
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
-        self.tx.push_out(&self.port, &mut self.counters);
+        self.tx.flush(&self.port, &mut self.counters);
         Ok(())
     }
 

@@ -174,7 +174,7 @@ impl Tx {
 
     /// Offers the queue to the device.
     #[inline]
-    pub(super) fn push_out(&mut self, port: &Port, counters: &mut LinkCounters) {
+    pub(super) fn flush(&mut self, port: &Port, counters: &mut LinkCounters) {
         if self.queue.is_empty() {
             return;
         }
@@ -192,7 +192,7 @@ impl Tx {
 
     /// Announces our address to the switch; not counted. If the device takes nothing now, the next frame does it.
     pub(super) fn announce(&mut self, port: &Port, counters: &mut LinkCounters) {
-        self.push_out(port, counters);
+        self.flush(port, counters);
         if !self.queue.is_empty() || self.free_frames() == 0 {
             return;
         }

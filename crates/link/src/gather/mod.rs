@@ -1,4 +1,4 @@
-//! Transmit half of the links that send by a socket: frames are gathered in one arena until the next push, or sent from the caller's memory.
+//! Transmit half of the links that send by a socket: frames are gathered in one arena until the next flush, or sent from the caller's memory.
 //!
 //! Owned by `udp` and `packet`; an [`Outlet`] has the differences between the two. Short frames are copied, and leave with later ones by one
 //! `sendmmsg`; a single datagram leaves by a plain `send`: that measured better than a mapped transmit ring both in latency and in rate
@@ -7,7 +7,7 @@
 //! before it where the outlet allows it.
 //!
 //! Invariant: queued datagrams lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is counted as
-//! dropped; datagrams that the kernel does not take now stay for the next push.
+//! dropped; datagrams that the kernel does not take now stay for the next flush.
 
 mod sys;
 
@@ -18,9 +18,9 @@ use self::sys::Batch;
 pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX, option, set_option};
 use crate::{Capacity, Frame, LinkCounters, LinkError};
 
-/// Most datagrams gathered before they are pushed out: more gain nothing.
+/// Most datagrams gathered before they are flushed: more gain nothing.
 pub(crate) const BURST_FRAMES: usize = 64;
-/// Most bytes gathered before they are pushed out: more would leave the cache before the kernel copies them. One send that the kernel cuts is an IP
+/// Most bytes gathered before they are flushed: more would leave the cache before the kernel copies them. One send that the kernel cuts is an IP
 /// packet with its headers, and takes no more.
 const GATHER_BYTES: usize = 65_000;
 /// Bodies of fewer bytes together are copied: that takes less time than a system call of their own.
@@ -35,9 +35,9 @@ pub(crate) enum Blocked {
     Device,
 }
 
-/// Result of a push.
+/// Result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pushed {
+pub(crate) enum Flushed {
     /// Nothing more can be done now.
     Done,
     /// The interface is down or gone: the frames are dropped, and the link should check the interface.
@@ -154,7 +154,7 @@ impl<O: Outlet> Gather<O> {
         }
     }
 
-    /// Why datagrams of the last push are still queued; `None`: there are none, or they were not pushed yet.
+    /// Why datagrams of the last flush are still queued; `None`: there are none, or they were not flushed yet.
     pub(crate) fn blocked(&self) -> Option<Blocked> {
         self.blocked
     }
@@ -164,26 +164,26 @@ impl<O: Outlet> Gather<O> {
         !self.queue.is_empty()
     }
 
-    /// How much `send` takes; a full queue is pushed out first.
+    /// How much `send` takes; a full queue is flushed first.
     #[inline]
     pub(crate) fn capacity(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
-    ) -> Result<(Capacity, Pushed), LinkError> {
-        let mut pushed = Pushed::Done;
+    ) -> Result<(Capacity, Flushed), LinkError> {
+        let mut flushed = Flushed::Done;
         if self.is_full() {
-            pushed = self.push_out(fd, counters)?;
+            flushed = self.flush(fd, counters)?;
             if self.is_full() {
                 counters.refused += 1;
-                return Ok((Capacity::NONE, pushed));
+                return Ok((Capacity::NONE, flushed));
             }
         }
         let capacity = Capacity {
             frames: BURST_FRAMES - self.queue.len(),
             bytes: GATHER_BYTES.saturating_sub(self.used_bytes),
         };
-        Ok((capacity, pushed))
+        Ok((capacity, flushed))
     }
 
     /// Whether another frame like the last would not fit into one send with the queued ones: sent alone, it would cost as much as all of them.
@@ -208,24 +208,24 @@ impl<O: Outlet> Gather<O> {
         counters: &mut LinkCounters,
         to: O::To,
         frames: &[Frame<'_>],
-    ) -> Result<(usize, Pushed), LinkError> {
+    ) -> Result<(usize, Flushed), LinkError> {
         let bodies_bytes: usize = frames.iter().map(|frame| frame.body.len()).sum();
         if bodies_bytes >= COPIED_BYTES {
             return self.send_long(fd, counters, to, frames);
         }
-        let (mut pushed, mut tries) = (Pushed::Done, true);
+        let (mut flushed, mut tries) = (Flushed::Done, true);
         for (count, frame) in frames.iter().enumerate() {
             if tries && self.is_full() {
-                pushed = self.push_out(fd, counters)?;
+                flushed = self.flush(fd, counters)?;
                 tries = !self.is_full();
             }
             if !self.fits(frame) {
                 counters.refused += 1;
-                return Ok((count, pushed));
+                return Ok((count, flushed));
             }
             self.gather(to, frame);
         }
-        Ok((frames.len(), pushed))
+        Ok((frames.len(), flushed))
     }
 
     /// Queues copies of those frames, as far as there is room; returns how many.
@@ -255,25 +255,25 @@ impl<O: Outlet> Gather<O> {
         counters: &mut LinkCounters,
         to: O::To,
         frames: &[Frame<'_>],
-    ) -> Result<(usize, Pushed), LinkError> {
-        let mut pushed = self.push_out(fd, counters)?;
+    ) -> Result<(usize, Flushed), LinkError> {
+        let mut flushed = self.flush(fd, counters)?;
         if self.has_frames() {
             // What `capacity` permitted is taken, whatever has become of the socket.
-            return Ok((self.gather_all(counters, to, frames), pushed));
+            return Ok((self.gather_all(counters, to, frames), flushed));
         }
         let frames = &frames[..frames.len().min(BURST_FRAMES)];
         for frame in frames {
             self.begin(to, frame, false);
         }
-        let (done, how) = self.push(fd, counters, frames)?;
-        if how == Pushed::Lost {
-            pushed = how;
+        let (done, how) = self.flush_with(fd, counters, frames)?;
+        if how == Flushed::Lost {
+            flushed = how;
         }
-        // Datagrams that the kernel did not take are copied, and the next push decides why.
+        // Datagrams that the kernel did not take are copied, and the next flush decides why.
         self.queue.clear();
         self.used_bytes = 0;
         let copied = self.gather_all(counters, to, &frames[done..]);
-        Ok((done + copied, pushed))
+        Ok((done + copied, flushed))
     }
 
     /// Queues a copy of one frame. There must be room.
@@ -326,27 +326,27 @@ impl<O: Outlet> Gather<O> {
 
     /// Gives the kernel the whole queue, as far as it takes it.
     #[inline]
-    pub(crate) fn push_out(
+    pub(crate) fn flush(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
-    ) -> Result<Pushed, LinkError> {
+    ) -> Result<Flushed, LinkError> {
         if self.queue.is_empty() {
-            return Ok(Pushed::Done);
+            return Ok(Flushed::Done);
         }
-        let (done, pushed) = self.push(fd, counters, &[])?;
+        let (done, flushed) = self.flush_with(fd, counters, &[])?;
         self.forget(done);
-        Ok(pushed)
+        Ok(flushed)
     }
 
     /// Sends the queue, with the bodies of `frames` that stayed in the caller's memory; returns how many datagrams were sent or dropped.
-    fn push(
+    fn flush_with(
         &mut self,
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
         frames: &[Frame<'_>],
-    ) -> Result<(usize, Pushed), LinkError> {
-        let (mut done, mut pushed, mut tried_again) = (0, Pushed::Done, None);
+    ) -> Result<(usize, Flushed), LinkError> {
+        let (mut done, mut flushed, mut tried_again) = (0, Flushed::Done, None);
         // The kernel refused to cut the datagrams before this one.
         let mut uncut_end = 0;
         self.blocked = None;
@@ -429,7 +429,7 @@ impl<O: Outlet> Gather<O> {
                         Verdict::DropAll => {
                             let lost = self.queue.len() - done;
                             self.count_dropped(counters, (done, lost), true);
-                            pushed = Pushed::Lost;
+                            flushed = Flushed::Lost;
                             lost
                         }
                         Verdict::Fail => return Err(failed::<O>(error)),
@@ -438,7 +438,7 @@ impl<O: Outlet> Gather<O> {
             };
             done += settled;
         }
-        Ok((done, pushed))
+        Ok((done, flushed))
     }
 
     /// `is_overrun`: a slower sender would not have lost them.

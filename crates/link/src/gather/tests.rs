@@ -98,7 +98,7 @@ fn planned_frames_are_taken() {
         }
     }
     while gather.has_frames() {
-        gather.push_out(ours.as_fd(), &mut counters).unwrap();
+        gather.flush(ours.as_fd(), &mut counters).unwrap();
         take(&mut arrived);
     }
     take(&mut arrived);
@@ -138,7 +138,7 @@ fn foreign_errors_pass() {
         gather
             .send(ours.as_fd(), &mut counters, 1, &frames)
             .unwrap();
-        gather.push_out(ours.as_fd(), &mut counters).unwrap();
+        gather.flush(ours.as_fd(), &mut counters).unwrap();
         assert!(!gather.has_frames() && gather.blocked().is_none());
         assert_eq!(
             theirs.recv(&mut [0; 100]).is_ok(),

@@ -38,7 +38,7 @@ use crate::ether::{
     self, Capability, Checks, Claim, ClaimError, Interface, InterfaceError, InterfaceState,
     MacAddr, Watch,
 };
-use crate::gather::{self, Blocked, Gather, Pushed};
+use crate::gather::{self, Blocked, Flushed, Gather};
 use crate::sleep;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Geometry;
@@ -333,8 +333,8 @@ impl Link for Packet {
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         ether::destination(NAME, self.interface.mac, to)?;
         let fd = self.socket.as_fd();
-        let (capacity, pushed) = self.tx.capacity(fd, &mut self.counters)?;
-        if pushed == Pushed::Lost {
+        let (capacity, flushed) = self.tx.capacity(fd, &mut self.counters)?;
+        if flushed == Flushed::Lost {
             self.check_interface()?;
         }
         Ok(capacity)
@@ -343,8 +343,8 @@ impl Link for Packet {
     fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.interface.mac, to)?;
         let fd = self.socket.as_fd();
-        let (sent, pushed) = self.tx.send(fd, &mut self.counters, mac, frames)?;
-        if pushed == Pushed::Lost {
+        let (sent, flushed) = self.tx.send(fd, &mut self.counters, mac, frames)?;
+        if flushed == Flushed::Lost {
             self.check_interface()?;
         }
         Ok(sent)
@@ -373,9 +373,9 @@ impl Link for Packet {
 
     fn flush(&mut self) -> Result<(), LinkError> {
         let fd = self.socket.as_fd();
-        match self.tx.push_out(fd, &mut self.counters)? {
-            Pushed::Done => Ok(()),
-            Pushed::Lost => self.check_interface(),
+        match self.tx.flush(fd, &mut self.counters)? {
+            Flushed::Done => Ok(()),
+            Flushed::Lost => self.check_interface(),
         }
     }
 

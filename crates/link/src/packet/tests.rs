@@ -150,8 +150,8 @@ fn full_socket_keeps_frames() {
         let frames: Vec<_> = frames.collect();
         let (taken, _) = (tx.send(near.as_fd(), &mut counters, to, &frames)).expect("send");
         offered += taken as u32;
-        let pushed = tx.push_out(near.as_fd(), &mut counters).expect("push_out");
-        assert_eq!(pushed, Pushed::Done);
+        let flushed = tx.flush(near.as_fd(), &mut counters).expect("flush");
+        assert_eq!(flushed, Flushed::Done);
         if tx.blocked() == Some(Blocked::Buffer) {
             blocked += 1;
             ethernet_frames = read_all(&far);
@@ -202,7 +202,7 @@ fn small_frames_join() {
         let sent = tx.send(near.as_fd(), &mut counters, stations[station], &[frame]);
         assert_eq!(sent.expect("send").0, 1);
     }
-    tx.push_out(near.as_fd(), &mut counters).expect("push_out");
+    tx.flush(near.as_fd(), &mut counters).expect("flush");
     let arrived: Vec<(MacAddr, Vec<usize>)> = read_all(&far)
         .iter()
         .map(|frame| {
@@ -240,7 +240,7 @@ fn refused_frames_are_counted() {
             let sent = tx.send(near.as_fd(), &mut counters, MacAddr::BROADCAST, &[frame]);
             assert_eq!(sent.expect("send").0, 1);
         }
-        tx.push_out(near.as_fd(), &mut counters).expect("push_out");
+        tx.flush(near.as_fd(), &mut counters).expect("flush");
         assert_eq!(tx.blocked(), None);
     }
     assert_eq!((counters.sent_frames, counters.dropped_frames), (0, 6));

@@ -1,7 +1,7 @@
-//! Transmit half: the part of sending by a socket that is specific to an Ethernet segment. `gather` gathers and pushes out.
+//! Transmit half: the part of sending by a socket that is specific to an Ethernet segment. `gather` gathers and flushes.
 //!
 //! Called by `gather::Gather`, which `Packet` owns. A frame joins the Ethernet frame before it if that goes to the same station and has room.
-//! With a full device (ENOBUFS) or socket buffer (EAGAIN) the queue is kept for the next push.
+//! With a full device (ENOBUFS) or socket buffer (EAGAIN) the queue is kept for the next flush.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -405,7 +405,7 @@ impl Link for Udp {
 
     fn flush(&mut self) -> Result<(), LinkError> {
         let fd = self.socket.as_fd();
-        self.tx.push_out(fd, &mut self.counters).map(drop)
+        self.tx.flush(fd, &mut self.counters).map(drop)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {

@@ -1,4 +1,4 @@
-//! Transmit half: the part of sending by a socket that is specific to UDP. `gather` gathers and pushes out.
+//! Transmit half: the part of sending by a socket that is specific to UDP. `gather` gathers and flushes.
 //!
 //! Called by `gather::Gather`, which `Udp` owns. A frame is a datagram; consecutive frames of one size to one peer are one send that the kernel or
 //! the device cuts (UDP_SEGMENT).

@@ -287,7 +287,7 @@ impl Link for Xdp {
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let fd = self.socket.as_fd();
-        self.tx.push_out(fd, &mut self.umem, &mut self.counters)
+        self.tx.flush(fd, &mut self.umem, &mut self.counters)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {

@@ -58,18 +58,14 @@ fn send_raw(link: &mut Xdp, frame: &[u8]) {
     let fd = link.socket.as_fd();
     let counters = &mut link.counters;
     for _ in 0..POLLS_MAX {
-        link.tx
-            .push_out(fd, &mut link.umem, counters)
-            .expect("push");
+        link.tx.flush(fd, &mut link.umem, counters).expect("push");
         link.tx.reap(&mut link.umem);
         if let Some(slot) = link.umem.take_slot() {
             link.umem.slot_mut(&slot)[..frame.len()].copy_from_slice(frame);
             let ring = &mut link.tx.ring;
             link.umem
                 .send(slot, frame.len(), 1, |desc| assert!(ring.push(desc)));
-            link.tx
-                .push_out(fd, &mut link.umem, counters)
-                .expect("push");
+            link.tx.flush(fd, &mut link.umem, counters).expect("push");
             return;
         }
     }

@@ -4,7 +4,7 @@
 //! chunk is described by several consecutive descriptors (`CONTINUED`): we copy only into the slot. The last Ethernet frame stays open until the next
 //! push: a small frame to the same station is written behind it.
 //!
-//! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or nothing moves. Frames
+//! In copy mode the kernel sends within our system call, some 32 frames each, so `flush` calls until the ring is empty or nothing moves. Frames
 //! that it does not take now stay in the ring until the next `flush`.
 //!
 //! Invariant: a slot is free, open, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
@@ -26,7 +26,7 @@ pub(super) const BURST_FRAMES: u32 = 32;
 /// Bytes after which the kernel is kicked: the frame that reaches them is the last. The kernel should copy them while they are in the cache; a kick
 /// costs as much as copying some hundred bytes.
 const BURST_BYTES: usize = 128 << 10;
-/// Kicks in one `push_out` beyond those that a full ring takes: the rest waits for the next.
+/// Kicks in one `flush` beyond those that a full ring takes: the rest waits for the next.
 const KICKS_SPARE: u32 = 8;
 
 /// An Ethernet frame that others may join.
@@ -101,7 +101,7 @@ impl Tx {
             self.reap(umem);
         }
         if umem.free_slots() == 0 {
-            self.push_out(fd, umem, counters)?;
+            self.flush(fd, umem, counters)?;
         }
         Ok(match umem.free_slots() {
             0 if self.down => BURST_FRAMES as usize, // they are dropped
@@ -148,7 +148,7 @@ impl Tx {
             open.frames += 1;
         }
         self.count(bytes, counters);
-        self.push_out_full(fd, umem, counters)?;
+        self.flush_full(fd, umem, counters)?;
         Ok(true)
     }
 
@@ -173,7 +173,7 @@ impl Tx {
         send(umem, slot, frame.len(), 1, &mut self.ring);
         self.count(frame.len(), counters);
         self.gathered += 1;
-        self.push_out_full(fd, umem, counters)?;
+        self.flush_full(fd, umem, counters)?;
         Ok(true)
     }
 
@@ -186,14 +186,14 @@ impl Tx {
 
     /// Kicks the kernel, if there is enough for it.
     #[inline]
-    fn push_out_full(
+    fn flush_full(
         &mut self,
         fd: BorrowedFd<'_>,
         umem: &mut Umem,
         counters: &mut LinkCounters,
     ) -> Result<(), LinkError> {
         if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
-            self.push_out(fd, umem, counters)?;
+            self.flush(fd, umem, counters)?;
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Tx {
             umem.slot_mut(&slot)[..frame.len()].copy_from_slice(&frame);
             send(umem, slot, frame.len(), 0, &mut self.ring);
         }
-        self.push_out(fd, umem, counters)
+        self.flush(fd, umem, counters)
     }
 
     #[inline]
@@ -236,7 +236,7 @@ impl Tx {
         if let Some(slot) = umem.take_slot() {
             return Ok(Some(slot));
         }
-        self.push_out(fd, umem, counters)?;
+        self.flush(fd, umem, counters)?;
         Ok(umem.take_slot())
     }
 
@@ -254,7 +254,7 @@ impl Tx {
 
     /// Submits all frames and kicks the kernel if it needs that.
     #[inline]
-    pub(super) fn push_out(
+    pub(super) fn flush(
         &mut self,
         fd: BorrowedFd<'_>,
         umem: &mut Umem,
