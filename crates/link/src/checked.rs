@@ -12,7 +12,7 @@ use crc32c::{crc32c, crc32c_append};
 
 use crate::{
     BATCH_FRAMES_MAX, Capacity, Coming, Frame, Frames, HEAD_BYTES_MAX, Link, LinkAddr, LinkCaps,
-    LinkCounters, LinkError, Placement, Receiver, Rings, pass_on,
+    LinkCounters, LinkError, MayHaveRings, Placement, Receiver, Rings, pass_on,
 };
 
 /// Bytes of the header before each frame.
@@ -335,15 +335,6 @@ impl<L: Link> Link for Checked<L> {
         Ok(checking.frames)
     }
 
-    fn rings(&self) -> Option<&impl Rings> {
-        self.inner.rings()
-    }
-
-    #[inline]
-    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-        self.inner.rings_mut()
-    }
-
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
         self.inner
             .set_reach(to, frame_bytes + if self.on { CHECK_BYTES } else { 0 });
@@ -370,6 +361,17 @@ impl<L: Link> Link for Checked<L> {
             unchecked_frames: inner.unchecked_frames + refused.unchecked,
             ..inner
         }
+    }
+}
+
+impl<L: MayHaveRings> MayHaveRings for Checked<L> {
+    fn rings(&self) -> Option<&impl Rings> {
+        self.inner.rings()
+    }
+
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        self.inner.rings_mut()
     }
 }
 

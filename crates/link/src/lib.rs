@@ -28,7 +28,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use paired::Paired;
-pub use rings::{NoRings, Rings};
+pub use rings::{MayHaveRings, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
 pub use sleep::either_of;
 
@@ -420,16 +420,6 @@ pub trait Link {
     /// Tells the time as of the next call, whenever the caller knows it: some links decide by it where to poll for frames, or notice that what they need
     /// is gone. Without a default, so that no wrapper forgets to pass it on.
     fn note_time(&mut self, now_ns: u64);
-
-    /// The shared-memory rings of this link, if it has them.
-    fn rings(&self) -> Option<&impl Rings> {
-        None::<&NoRings>
-    }
-
-    /// The same, mutable.
-    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-        None::<&mut NoRings>
-    }
 
     /// Traffic so far.
     fn counters(&self) -> LinkCounters;

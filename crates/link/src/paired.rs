@@ -13,8 +13,8 @@ use crate::checked::Checked;
 use crate::shm::Shm;
 use crate::sleep::{either_of, sleep_on};
 use crate::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
-    SealCounters,
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Receiver,
+    Rings, SealCounters,
 };
 
 /// Until so many polls in a row found nothing, each call polls the network, so that an answer from there is seen at once.
@@ -223,15 +223,6 @@ impl<N: Link> Link for Paired<N> {
         self.network.note_time(now_ns);
     }
 
-    fn rings(&self) -> Option<&impl Rings> {
-        Some(&self.shm)
-    }
-
-    #[inline]
-    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-        Some(&mut self.shm)
-    }
-
     fn counters(&self) -> LinkCounters {
         let near = self.shm.counters();
         LinkCounters {
@@ -243,6 +234,17 @@ impl<N: Link> Link for Paired<N> {
 
     fn sealing(&self) -> Option<SealCounters> {
         self.network.sealing()
+    }
+}
+
+impl<L: Link> MayHaveRings for Paired<L> {
+    fn rings(&self) -> Option<&impl Rings> {
+        Some(&self.shm)
+    }
+
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        Some(&mut self.shm)
     }
 }
 

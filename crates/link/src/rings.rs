@@ -1,12 +1,12 @@
 //! Links over rings in memory that processes of one host share. Beyond moving frames, they tell which processes are alive and what was read, and a
 //! receiver can read bodies in the sender's memory.
 //!
-//! A part of [`Link`](crate::Link) that few links have; the engine's direct messages and messages by reference are built on it. A
+//! Few links have them; the engine's direct messages and messages by reference are built on it. A
 //! process is known by its *generation*: a number that no earlier process with this address had, and never 0.
 
 use bytes::Bytes;
 
-use crate::{LinkAddr, LinkError};
+use crate::{Link, LinkAddr, LinkError};
 
 /// Rings in shared memory; see the head of this module. Frames come in order, and none is lost between live processes.
 pub trait Rings {
@@ -51,55 +51,11 @@ pub trait Rings {
     fn set_reference_max(&mut self, bytes: usize);
 }
 
-/// The rings of links that have none.
-#[derive(Debug, Clone, Copy)]
-pub enum NoRings {}
+/// A link that may have rings. A wrapper of frames is none: what bypasses frames must not bypass it.
+pub trait MayHaveRings: Link {
+    /// The rings of this link, if it has them.
+    fn rings(&self) -> Option<&impl Rings>;
 
-impl Rings for NoRings {
-    fn ring_bytes(&self) -> usize {
-        match *self {}
-    }
-
-    fn process_at(&self, _: LinkAddr) -> Option<u64> {
-        match *self {}
-    }
-
-    fn generation_heard(&self, _: LinkAddr) -> Option<u64> {
-        match *self {}
-    }
-
-    fn send_counted(
-        &mut self,
-        _: (LinkAddr, u64),
-        _: bool,
-        _: [&[u8]; 3],
-    ) -> Result<bool, LinkError> {
-        match *self {}
-    }
-
-    fn counted_room(&mut self, _: (LinkAddr, u64), _: usize) -> usize {
-        match *self {}
-    }
-
-    fn unread(&self, _: (LinkAddr, u64)) -> usize {
-        match *self {}
-    }
-
-    fn reference_room(&mut self, _: (LinkAddr, u64)) -> Option<usize> {
-        match *self {}
-    }
-
-    fn send_reference(
-        &mut self,
-        _: (LinkAddr, u64),
-        _: bool,
-        _: &[u8],
-        _: &Bytes,
-    ) -> Result<bool, LinkError> {
-        match *self {}
-    }
-
-    fn set_reference_max(&mut self, _: usize) {
-        match *self {}
-    }
+    /// The same, mutable.
+    fn rings_mut(&mut self) -> Option<&mut impl Rings>;
 }

@@ -17,7 +17,7 @@ use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_link::{Erased, Link, LinkError, Paired, Receiver, Rings, pass_on};
+use tsumuji_link::{Erased, Link, LinkError, MayHaveRings, Paired, Receiver, Rings, pass_on};
 
 pub use boxed::BoxedLink;
 
@@ -228,7 +228,9 @@ impl Link for AnyLink {
             Self::Hosted(link) => link.receive(max, receiver),
         }
     }
+}
 
+impl MayHaveRings for AnyLink {
     /// A wrapped shared memory offers no rings: messages in them would bypass the wrapper.
     fn rings(&self) -> Option<&impl Rings> {
         match self {

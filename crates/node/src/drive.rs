@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, MayHaveRings};
 use tsumuji_proto::{
     Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
     Posted, SendId, SubmitError,
@@ -152,7 +152,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     publish_at: Instant,
 }
 
-impl<L: Link, C: Clock> Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     pub(crate) fn new(
         link: Checked<L>,
         engine: Engine,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
+use tsumuji_link::{Link, LinkAddr, LinkError, MayHaveRings, Rings};
 use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
 
 pub use self::batch::Batch;

@@ -4,7 +4,7 @@
 //! timer has expired or something arrived.
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkError, MayHaveRings};
 use tsumuji_proto::{
     Channel, Datagram, Destination, Duration, Engine, Instant, NodeId, Pace, Payload, SendId,
     SubmitError,
@@ -26,7 +26,7 @@ pub struct Driver<L: Link, C: Clock> {
     drive: Drive<L, C>,
 }
 
-impl<L: Link, C: Clock> Driver<L, C> {
+impl<L: MayHaveRings, C: Clock> Driver<L, C> {
     /// A driver of the node `me`, without peers.
     pub fn new(me: NodeId, link: L, engine: Engine, clock: C) -> Self {
         let (link, table) = (Checked::new(link), Table::empty(me));

@@ -14,8 +14,8 @@ use crate::rng::Rng;
 use crate::wires::{Port, wire_bytes};
 use tsumuji_link::checked::CHECK_BYTES;
 use tsumuji_link::{
-    Capacity, Coming, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
-    hand_over,
+    Capacity, Coming, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings,
+    Receiver, Rings, hand_over,
 };
 use tsumuji_node::Bytes;
 use tsumuji_node::simulated::Clock;
@@ -351,14 +351,6 @@ impl Link for Card {
         Ok(received)
     }
 
-    fn rings(&self) -> Option<&impl Rings> {
-        self.has_rings().then_some(self)
-    }
-
-    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-        self.has_rings().then_some(self)
-    }
-
     fn flush(&mut self) -> Result<(), LinkError> {
         Ok(())
     }
@@ -380,6 +372,16 @@ impl Link for Card {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()
+    }
+}
+
+impl MayHaveRings for Card {
+    fn rings(&self) -> Option<&impl Rings> {
+        self.has_rings().then_some(self)
+    }
+
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        self.has_rings().then_some(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{HEAD_BYTES, PATIENCE, Placer};
-use crate::{Frame, Link, LinkAddr, Rings, each};
+use crate::{Frame, Link, LinkAddr, MayHaveRings, Rings, each};
 
 const HEAD: &[u8] = &[b'h'; HEAD_BYTES];
 const BODY_BYTES: usize = 3000;
@@ -13,7 +13,7 @@ const BODY_BYTES: usize = 3000;
 /// Two processes of one host; only the second ends.
 pub trait Neighbours {
     /// Their link.
-    type Link: Link;
+    type Link: MayHaveRings;
 
     /// Two that have not heard of each other, with rings of at least two bodies and some frames.
     fn begin() -> Self;
@@ -42,7 +42,7 @@ pub fn rings_conform<N: Neighbours>() {
     vanished_process_is_noticed::<N>();
 }
 
-fn rings<L: Link>(link: &mut L) -> &mut impl Rings {
+fn rings<L: MayHaveRings>(link: &mut L) -> &mut impl Rings {
     link.rings_mut().expect("it has rings")
 }
 
@@ -70,7 +70,12 @@ fn take<L: Link>(link: &mut L) -> Vec<Vec<u8>> {
     taken
 }
 
-fn count<L: Link>(link: &mut L, to: (LinkAddr, u64), is_counted: bool, frame: &[u8]) -> bool {
+fn count<L: MayHaveRings>(
+    link: &mut L,
+    to: (LinkAddr, u64),
+    is_counted: bool,
+    frame: &[u8],
+) -> bool {
     let (head, rest) = frame.split_at(frame.len() / 3);
     let (front, back) = rest.split_at(rest.len() / 2);
     let sent = rings(link).send_counted(to, is_counted, [head, front, back]);

@@ -51,7 +51,10 @@ pub use sys::coarse_ms;
 
 use bytes::Bytes;
 
-use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings};
+use crate::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Receiver,
+    Rings,
+};
 use broadcast::Writer;
 use doorbell::{Doze, Sleeper};
 use peers::Peer;
@@ -319,16 +322,6 @@ impl Link for Shm {
     }
 
     #[inline]
-    fn rings(&self) -> Option<&impl Rings> {
-        Some(self)
-    }
-
-    #[inline]
-    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
-        Some(self)
-    }
-
-    #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         self.ring_bells();
         if self.has_referred {
@@ -373,6 +366,18 @@ impl Link for Shm {
 
     fn counters(&self) -> LinkCounters {
         self.counters
+    }
+}
+
+impl MayHaveRings for Shm {
+    #[inline]
+    fn rings(&self) -> Option<&impl Rings> {
+        Some(self)
+    }
+
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        Some(self)
     }
 }
 

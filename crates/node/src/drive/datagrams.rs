@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tsumuji_link::{Frame, Link, LinkAddr, LinkError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, MayHaveRings};
 use tsumuji_proto::{Borrowed, Datagram, Destination, Instant, NodeId};
 
 use super::{Drive, refused};
@@ -14,7 +14,7 @@ pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 /// Least time that a datagram of several frames has to leave: at its deadline it is dropped.
 const LEAST: tsumuji_proto::Duration = tsumuji_proto::Duration::from_micros(1);
 
-impl<L: Link, C: Clock> Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     /// Sends a datagram, at once or with the batch; returns the number of peers for which it was dropped at once.
     pub(crate) fn datagram(
         &mut self,

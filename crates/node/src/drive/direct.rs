@@ -4,7 +4,7 @@
 //! Called by `endpoint::send` and, with `unread`, by calls that wait for acknowledgements.
 
 use bytes::Bytes;
-use tsumuji_link::{Frame, Link, LinkAddr, LinkError, Rings};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, MayHaveRings, Rings};
 use tsumuji_proto::{Channel, Direct, Engine, Event, Flow, NodeId, Pace, Payload, SubmitError};
 
 use super::Drive;
@@ -65,7 +65,7 @@ pub(crate) enum Sent {
     No,
 }
 
-impl<L: Link, C: Clock> Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     /// Whether so many direct messages were sent that a poll is needed.
     #[inline]
     pub(crate) fn is_deaf(&self) -> bool {
@@ -231,7 +231,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     }
 }
 
-impl<L: Link, C: Clock> Way for Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Way for Drive<L, C> {
     fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }
@@ -280,12 +280,12 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
 }
 
 /// How many bytes more that incarnation of a peer reads by reference; `None`: it does not.
-fn reference_room<L: Link>(link: &mut L, at: (LinkAddr, u64)) -> Option<usize> {
+fn reference_room<L: MayHaveRings>(link: &mut L, at: (LinkAddr, u64)) -> Option<usize> {
     link.rings_mut()?.reference_room(at)
 }
 
 /// Sends a message of several frames if the link has room for all. Its reader may begin with the first.
-fn send_parts<L: Link>(
+fn send_parts<L: MayHaveRings>(
     link: &mut L,
     to: (LinkAddr, u64),
     counted: bool,

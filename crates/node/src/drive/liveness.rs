@@ -1,6 +1,6 @@
 //! Which processes are alive, where the kernel can tell: the session with a dead one ends once its last frames were received.
 
-use tsumuji_link::{Link, Rings};
+use tsumuji_link::{MayHaveRings, Rings};
 use tsumuji_proto::{Event, Instant, NodeId};
 
 use super::Drive;
@@ -16,7 +16,7 @@ const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis
 /// Time for which a session is kept for a new process in a dead one's place that does not say hello.
 const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
 
-impl<L: Link, C: Clock> Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     /// Begins to ask the kernel which processes are alive.
     pub(crate) fn watch_liveness(&mut self) {
         self.liveness_at = self.now;

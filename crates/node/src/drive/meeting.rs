@@ -1,6 +1,6 @@
 //! Members that a node exchanges frames with: those known from the beginning, and those that join or move later.
 
-use tsumuji_link::{Link, LinkAddr, Rings};
+use tsumuji_link::{LinkAddr, MayHaveRings, Rings};
 use tsumuji_proto::{Pace, PeerLink};
 
 use super::Drive;
@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::membership::Member;
 use crate::metrics::NEVER;
 
-impl<L: Link, C: Clock> Drive<L, C> {
+impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     /// Begins hello with a member at this address. One that had another address before is no longer heard from there, and its session ends.
     pub(crate) fn meet_member(&mut self, member: &Member, addr: LinkAddr, pace: Pace) {
         let way = way_to(&self.link, addr, self.tuning.frame_bytes);
@@ -32,7 +32,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
 }
 
 /// Properties of the way to a peer's address, with frames of `most_bytes` at most between hosts.
-fn way_to(link: &impl Link, addr: LinkAddr, most_bytes: usize) -> PeerLink {
+fn way_to(link: &impl MayHaveRings, addr: LinkAddr, most_bytes: usize) -> PeerLink {
     let caps = link.caps_to(addr);
     let rings = link.rings().filter(|_| matches!(addr, LinkAddr::Local(_)));
     let frame_bytes = match rings {
