@@ -96,7 +96,7 @@ pub struct LinkCounters {
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Broadcast frames overwritten before this receiver read them.
+    /// Broadcast frames that a peer was not sent because its ring was full (`shm`).
     pub overrun_frames: u64,
     /// Frames dropped on purpose by `impair`.
     pub impaired_frames: u64,

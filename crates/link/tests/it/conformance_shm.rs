@@ -26,7 +26,6 @@ mod small {
         let config = ShmConfig {
             frame_bytes: 600,
             ring_bytes: 8192,
-            broadcast_bytes: 4096,
         };
         job(nodes, config)
     });
@@ -58,7 +57,6 @@ impl Neighbours for Two {
         let config = ShmConfig {
             frame_bytes: 600,
             ring_bytes: 8192,
-            broadcast_bytes: 4096,
         };
         let job = ShmJob::create(2, config).expect("create");
         let [first, second] = [0, 1].map(|node| Shm::attach(&job, node).expect("attach"));
