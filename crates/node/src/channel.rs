@@ -69,6 +69,9 @@ pub(crate) struct Tools {
     overdrafts: Overdrafts,
 }
 
+/// The handler that the program polls with, and the channel that it polls; `None`: all that nobody opened.
+pub(crate) type Taker<'a> = (Option<u16>, &'a mut (dyn Handler + 'a));
+
 /// An event that only a handler is told.
 #[derive(Debug)]
 enum Notice {
@@ -350,8 +353,13 @@ impl Channels {
         (!delivered.is_kept).then_some(body)
     }
 
-    /// Handles a message when no handler was given with the call. Returns `true` if the endpoint's budget is not charged for it.
-    pub(crate) fn message(&mut self, mut delivery: Delivery<'_>) -> bool {
+    /// Handles a message. Returns `true` if the endpoint's budget is not charged for it.
+    #[inline]
+    pub(crate) fn message(
+        &mut self,
+        taker: &mut Option<Taker<'_>>,
+        mut delivery: Delivery<'_>,
+    ) -> bool {
         let (number, from, session) = (delivery.channel.id(), delivery.from, delivery.session);
         if number == Channel::CONTROL_ID {
             if delivery.channel == control::CHANNEL {
@@ -359,12 +367,19 @@ impl Channels {
             }
             return true;
         }
+        let taker = self.taker_of(number, taker);
         if !self.posts.is_idle() && self.posts.take(&mut delivery) {
-            self.news = true;
+            self.news |= taker.is_none();
             return true;
         }
         let tools = &mut self.tools;
-        let entry = owner_of(number, &mut self.main, &mut self.opened);
+        let entry = match taker {
+            Some((None, _)) => &mut self.main,
+            _ => owner_of(number, &mut self.main, &mut self.opened),
+        };
+        if let Some((_, handler)) = taker {
+            return Self::give(entry, tools, *handler, delivery);
+        }
         if let Some(mut handler) = entry.handler.take() {
             let consumed = Self::give(entry, tools, &mut *handler, delivery);
             entry.handler = Some(handler);
@@ -374,6 +389,19 @@ impl Channels {
         let charge = entry.store(tools, delivery);
         entry.press(&mut tools.outbox, from, session);
         charge != Charge::Endpoint
+    }
+
+    /// The handler of the call, if it takes what comes on that channel.
+    #[inline]
+    fn taker_of<'t, 'a>(
+        &self,
+        number: u16,
+        taker: &'t mut Option<Taker<'a>>,
+    ) -> Option<&'t mut Taker<'a>> {
+        taker.as_mut().filter(|(polled, _)| match polled {
+            Some(polled) => *polled == number,
+            None => !self.is_owned(number),
+        })
     }
 
     /// Delivers a message to a handler; nothing waits before it.
@@ -393,49 +421,31 @@ impl Channels {
         delivered.charge != Some(Charge::Endpoint)
     }
 
-    /// Handles a message while the program polls all channels that nobody opened.
+    /// Handles a datagram.
     #[inline]
-    pub(crate) fn message_to_program(
+    pub(crate) fn datagram(
         &mut self,
-        handler: &mut dyn Handler,
-        delivery: Delivery<'_>,
-    ) -> bool {
-        if self.is_owned(delivery.channel.id()) {
-            return self.message(delivery);
-        }
-        Self::give(&mut self.main, &mut self.tools, handler, delivery)
-    }
-
-    /// Handles a message while the program polls that channel.
-    #[inline]
-    pub(crate) fn message_to(
-        &mut self,
-        number: u16,
-        handler: &mut dyn Handler,
-        mut delivery: Delivery<'_>,
-    ) -> bool {
-        if delivery.channel.id() != number {
-            return self.message(delivery);
-        }
-        if !self.posts.is_idle() && self.posts.take(&mut delivery) {
-            return true;
-        }
-        match self.opened.get_mut(&number) {
-            Some(entry) => Self::give(entry, &mut self.tools, handler, delivery),
-            None => self.message(delivery),
-        }
-    }
-
-    /// Handles a datagram when no handler was given with the call.
-    pub(crate) fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
+        taker: &mut Option<Taker<'_>>,
+        session: u64,
+        datagram: Datagram<'_>,
+    ) {
         let number = datagram.channel_id;
         if number == Channel::CONTROL_ID {
             self.dropped_datagrams += 1;
             return;
         }
+        let taker = self.taker_of(number, taker);
         let tools = &mut self.tools;
-        let entry = owner_of(number, &mut self.main, &mut self.opened);
-        if let Some(handler) = &mut entry.handler {
+        let entry = match taker {
+            Some((None, _)) => &mut self.main,
+            _ => owner_of(number, &mut self.main, &mut self.opened),
+        };
+        let handler: Option<&mut dyn Handler> = match (taker, &mut entry.handler) {
+            (Some((_, handler)), _) => Some(&mut **handler),
+            (None, Some(handler)) => Some(&mut **handler),
+            (None, None) => None,
+        };
+        if let Some(handler) = handler {
             let mut context = tools.context(&mut entry.ledger);
             context.is_of(session, &datagram);
             handler.datagram(&mut context, datagram);
@@ -445,29 +455,6 @@ impl Channels {
             self.dropped_datagrams += 1;
         }
         self.news = true;
-    }
-
-    /// Handles a datagram while the program polls that channel, or all that nobody opened.
-    #[inline]
-    pub(crate) fn datagram_to(
-        &mut self,
-        number: Option<u16>,
-        handler: &mut dyn Handler,
-        session: u64,
-        datagram: Datagram<'_>,
-    ) {
-        let is_owned = datagram.channel_id >= Channel::LIBRARY_IDS
-            || self.opened.contains_key(&datagram.channel_id);
-        let entry = match number {
-            None if !is_owned => &mut self.main,
-            Some(number) if number == datagram.channel_id && is_owned => {
-                (self.opened.entry(number)).or_insert_with(|| early(number))
-            }
-            _ => return self.datagram(session, datagram),
-        };
-        let mut context = self.tools.context(&mut entry.ledger);
-        context.is_of(session, &datagram);
-        handler.datagram(&mut context, datagram);
     }
 
     /// Handles an event. `program`: the handler that the program polls with, which is told at once.

@@ -6,18 +6,10 @@ use tsumuji_link::LinkAddr;
 use tsumuji_proto::{Borrowed, Channel, Datagram, Delivery, Event, NodeId, Posted};
 use tsumuji_wire::Join;
 
-use crate::channel::{Channels, Way};
+use crate::channel::{Channels, Taker, Way};
 use crate::drive;
 use crate::handler::Handler;
 use crate::peers::Peers;
-
-/// The handler that the program polls with, and what it receives.
-pub(crate) enum Taker<'a> {
-    /// Handler for all channels that nobody opened.
-    Program(&'a mut (dyn Handler + 'a)),
-    /// Handler for one channel.
-    Channel(u16, &'a mut (dyn Handler + 'a)),
-}
 
 /// Where arriving messages go during one call into the driver.
 pub(crate) struct Intake<'a> {
@@ -32,27 +24,12 @@ pub(crate) struct Intake<'a> {
 impl drive::Intake for Intake<'_> {
     #[inline]
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        match &mut self.taker {
-            Some(Taker::Program(handler)) => self.channels.message_to_program(*handler, delivery),
-            Some(Taker::Channel(number, handler)) => {
-                self.channels.message_to(*number, *handler, delivery)
-            }
-            None => self.channels.message(delivery),
-        }
+        self.channels.message(&mut self.taker, delivery)
     }
 
     #[inline]
     fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
-        match &mut self.taker {
-            Some(Taker::Program(handler)) => {
-                self.channels.datagram_to(None, *handler, session, datagram)
-            }
-            Some(Taker::Channel(number, handler)) => {
-                self.channels
-                    .datagram_to(Some(*number), *handler, session, datagram);
-            }
-            None => self.channels.datagram(session, datagram),
-        }
+        self.channels.datagram(&mut self.taker, session, datagram);
     }
 
     fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
@@ -69,7 +46,7 @@ impl drive::Intake for Intake<'_> {
 
     fn event(&mut self, event: &Event) {
         let program: Option<&mut dyn Handler> = match &mut self.taker {
-            Some(Taker::Program(handler)) => Some(&mut **handler),
+            Some((None, handler)) => Some(&mut **handler),
             _ => None,
         };
         self.channels.event(event, self.peers, program);

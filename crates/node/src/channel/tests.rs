@@ -45,12 +45,15 @@ fn channels() -> Channels {
 }
 
 fn arrives(channels: &mut Channels, from: NodeId, channel_id: u16, bytes: &[u8]) -> bool {
-    channels.message(Delivery {
-        from,
-        session: 0,
-        channel: Channel::ordered(channel_id),
-        body: Body::Frame(bytes),
-    })
+    channels.message(
+        &mut None,
+        Delivery {
+            from,
+            session: 0,
+            channel: Channel::ordered(channel_id),
+            body: Body::Frame(bytes),
+        },
+    )
 }
 
 fn taken(channels: &mut Channels, number: Option<u16>, from: Option<NodeId>) -> Option<Vec<u8>> {
@@ -131,11 +134,12 @@ fn datagram(start: u32, lap: u32, payload: &[u8]) -> Datagram<'_> {
 #[test]
 fn newest_share_of_a_place_is_kept() {
     let mut channels = channels();
-    channels.datagram(0, datagram(0, u32::MAX, b"old"));
-    channels.datagram(0, datagram(0, 1, b"new"));
-    channels.datagram(0, datagram(0, 0, b"late"));
-    channels.datagram(0, datagram(8, 5, b"other"));
+    channels.datagram(&mut None, 0, datagram(0, u32::MAX, b"old"));
+    channels.datagram(&mut None, 0, datagram(0, 1, b"new"));
+    channels.datagram(&mut None, 0, datagram(0, 0, b"late"));
+    channels.datagram(&mut None, 0, datagram(8, 5, b"other"));
     channels.datagram(
+        &mut None,
         0,
         Datagram {
             incarnation: 10,
@@ -155,14 +159,14 @@ fn newest_share_of_a_place_is_kept() {
 #[test]
 fn owners_may_want_all_datagrams() {
     let mut channels = channels();
-    channels.datagram(0, datagram(0, 1, b"first"));
+    channels.datagram(&mut None, 0, datagram(0, 1, b"first"));
     let options = ChannelOptions {
         all_datagrams: true,
         ..ChannelOptions::default()
     };
     channels.open(2, &options, None).expect("open");
-    channels.datagram(0, datagram(0, 2, b"second"));
-    channels.datagram(0, datagram(0, 1, b"again"));
+    channels.datagram(&mut None, 0, datagram(0, 2, b"second"));
+    channels.datagram(&mut None, 0, datagram(0, 1, b"again"));
     let mut seen = Seen::default();
     assert_eq!(channels.hand_over_rest(Some(2), &mut seen), 3);
     let laps: Vec<u32> = seen.datagrams.iter().map(|datagram| datagram.1).collect();
@@ -175,11 +179,11 @@ fn shares_are_bounded() {
     let mut channels = channels();
     let payload = vec![7; 4096];
     for start in 0..10_000 {
-        channels.datagram(0, datagram(start, 0, &payload));
+        channels.datagram(&mut None, 0, datagram(start, 0, &payload));
     }
     let dropped = channels.dropped_datagrams;
     assert!(dropped > 0);
-    channels.datagram(0, datagram(0, 1, &payload));
+    channels.datagram(&mut None, 0, datagram(0, 1, &payload));
     assert_eq!(
         channels.dropped_datagrams, dropped,
         "a kept place is still renewed"
@@ -342,12 +346,15 @@ fn peers_are_stopped_and_go_on() {
 fn a_stop_is_of_one_session() {
     let (mut channels, mut peers) = (channels(), Peers::new(3));
     let say = |channels: &mut Channels, session: u64, word: &[u8]| {
-        assert!(channels.message(Delivery {
-            from: A,
-            session,
-            channel: control::CHANNEL,
-            body: Body::Frame(word),
-        }));
+        assert!(channels.message(
+            &mut None,
+            Delivery {
+                from: A,
+                session,
+                channel: control::CHANNEL,
+                body: Body::Frame(word),
+            }
+        ));
     };
     say(&mut channels, 0, &Control::Stop(7).to_bytes());
     say(&mut channels, 0, b"nonsense");
@@ -455,12 +462,12 @@ fn handlers_cannot_cheat_the_ledger() {
         channel: Channel::ordered(7),
         body: Body::Frame(b"one"),
     };
-    assert!(channels.message_to(7, &mut greedy, delivery));
+    assert!(channels.message(&mut Some((Some(7), &mut greedy)), delivery));
     assert_eq!(channels.state(7).expect("open").used_bytes, 67);
     greedy.0.clear();
     channels.settle(&mut engine, &mut peers);
     assert_eq!(channels.state(7).expect("open").used_bytes, 0);
-    channels.datagram_to(None, &mut greedy, 0, datagram(0, 1, b"hello"));
+    channels.datagram(&mut Some((None, &mut greedy)), 0, datagram(0, 1, b"hello"));
     assert_eq!(channels.tools.outbox.messages_to(A), 1);
 }
 
@@ -473,6 +480,7 @@ fn what_comes_for_no_library_is_bounded() {
         for start in 0..1000 {
             let of = datagram(start, 0, &payload);
             channels.datagram(
+                &mut None,
                 0,
                 Datagram {
                     channel_id: port,

@@ -13,7 +13,7 @@ use crate::channel::mailbox::Stored;
 use crate::channel::{Channels, Kept, Message};
 use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
-use crate::intake::{Intake, Taker};
+use crate::intake::Intake;
 
 /// Bytes taken from mailboxes between two polls, so that peers soon learn that there is room again.
 const TAKEN_BYTES_PER_POLL: usize = 64 << 10;
@@ -210,12 +210,8 @@ impl Core {
         channel_id: Option<u16>,
         handler: &'a mut (dyn Handler + 'a),
     ) -> (Intake<'a>, &'a mut crate::drive::Drive<AnyLink>) {
-        let taker = match channel_id {
-            Some(channel_id) => Taker::Channel(channel_id, handler),
-            None => Taker::Program(handler),
-        };
         let intake = Intake {
-            taker: Some(taker),
+            taker: Some((channel_id, handler)),
             channels: &mut self.channels,
             peers: &mut self.peers,
             borrowed: &Borrowed::NONE,
