@@ -20,15 +20,13 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::binding::CoreSlot;
-use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
+use super::frames::{self, Frames, FromAgent, Item, Kind, Pulse, READ_BYTES, ToAgent, drain};
 use super::leftovers::Leftovers;
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
 use super::{ENV_NODE, ENV_RENDEZVOUS, relay};
 use crate::door::{CALLS_PER_ROUND, Door};
 use crate::sleep;
 
-/// Bytes read at once.
-const READ_BYTES: usize = 64 << 10;
 /// Bytes read from the pipe of a program that has ended, as a child that it left may go on printing.
 const REST_BYTES: usize = 256 << 10;
 /// Bytes written at once: a pipe with room takes that many without blocking (PIPE_BUF).
@@ -228,10 +226,8 @@ impl Line<'_> {
         loop {
             return match self.frames.next() {
                 Ok(None) => Ok(None),
-                Ok(Some((Kind::Alive, _))) => continue,
-                Ok(Some((Kind::Message, content))) => {
-                    let message: ToAgent =
-                        serde_json::from_slice(content).map_err(|_| AgentError::Garbage)?;
+                Ok(Some(Item::Alive)) => continue,
+                Ok(Some(Item::Message(message))) => {
                     // At once: what is being written may block until the launcher goes on.
                     let signal = match message {
                         ToAgent::Pause => Signal::STOP,
@@ -283,23 +279,11 @@ impl Pipe {
 
     /// Relays available output, at most about `most` bytes.
     fn carry(&mut self, most: usize, line: &mut Line<'_>) -> Result<(), AgentError> {
-        let mut bytes = [0; READ_BYTES];
-        let mut taken = 0;
-        while let (Some(fd), true) = (&self.fd, taken < most) {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(0) => self.fd = None,
-                Ok(count) => {
-                    let mut frame = Vec::with_capacity(count + 8);
-                    frames::put(&mut frame, self.kind, &bytes[..count]);
-                    line.write(&frame)?;
-                    taken += count;
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => self.fd = None,
-            }
-        }
-        Ok(())
+        drain(&mut self.fd, most, |bytes| {
+            let mut frame = Vec::with_capacity(bytes.len() + 8);
+            frames::put(&mut frame, self.kind, bytes);
+            line.write(&frame)
+        })
     }
 }
 

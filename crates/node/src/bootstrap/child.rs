@@ -3,6 +3,7 @@
 //! Used by `keeper`. A worker of this host is the process itself; a worker of another host is the command that reaches its agent, and messages to it
 //! go through `remote`.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,15 +13,13 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tsumuji_proto::NodeId;
 
-use super::frames::{FromAgent, Kind, ToAgent, UserSignal};
+use super::frames::{FromAgent, Garbage, Item, Kind, READ_BYTES, ToAgent, UserSignal, drain};
 use super::lines::Lines;
 use super::output::{Output, Target};
-use super::remote::{Remote, Said};
+use super::remote::Remote;
 use super::rendezvous::TableEntry;
 use crate::exit::WorkerFailure;
 
-/// Bytes read from one pipe at once, and bytes taken from it in one round.
-const PIPE_READ_BYTES: usize = 64 << 10;
 /// Bytes read from an agent in one round.
 pub(super) const AGENT_READ_BYTES: usize = 128 << 10;
 /// Bytes read from the pipe of an ended process: four times what a pipe holds, as a child that it left may go on printing.
@@ -78,20 +77,14 @@ impl Pipe {
 
     /// Passes on available output, at most about `most` bytes.
     fn read(&mut self, most: usize, output: &Output) {
-        let mut bytes = [0; PIPE_READ_BYTES];
         let mut block = Vec::new();
-        let mut taken = 0;
-        while let (Some(fd), true) = (&self.fd, taken < most) {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(0) => self.close(&mut block),
-                Ok(count) => {
-                    self.lines.feed(&bytes[..count], &mut block);
-                    taken += count;
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => self.close(&mut block),
-            }
+        let was_open = self.fd.is_some();
+        let Ok(()) = drain(&mut self.fd, most, |bytes| {
+            self.lines.feed(bytes, &mut block);
+            Ok::<_, Infallible>(())
+        });
+        if was_open && self.fd.is_none() {
+            self.lines.finish(&mut block);
         }
         output.push(self.target, block);
     }
@@ -102,16 +95,12 @@ impl Pipe {
         output.push(self.target, block);
     }
 
-    fn close(&mut self, block: &mut Vec<u8>) {
-        self.fd = None;
-        self.lines.finish(block);
-    }
-
     /// Passes on the rest, after the process has ended.
     fn read_rest(&mut self, output: &Output) {
         self.read(PIPE_REST_BYTES, output);
+        self.fd = None;
         let mut block = Vec::new();
-        self.close(&mut block);
+        self.lines.finish(&mut block);
         output.push(self.target, block);
     }
 }
@@ -306,7 +295,7 @@ impl Worker {
             if stdout_gone && pipe.target == Target::Stdout {
                 pipe.fd = None;
             } else {
-                pipe.read(PIPE_READ_BYTES, output);
+                pipe.read(READ_BYTES, output);
             }
         }
         let deaf = self.pipes[0].as_ref().map(|pipe| pipe.target) == Some(Target::Stdout);
@@ -316,23 +305,24 @@ impl Worker {
         }
     }
 
-    /// Reads messages of its agent; output of the program is passed on, or dropped if `drop_printed`.
+    /// Reads messages of its agent, whose connection is closed at garbage; output of the program is passed on, or dropped if `drop_printed`.
     pub(super) fn read_agent(
         &mut self,
         most: usize,
         output: &Output,
         drop_printed: bool,
-    ) -> Vec<Result<FromAgent, GarbledAgent>> {
+    ) -> Vec<Result<FromAgent, Garbage>> {
         let mut said = Vec::new();
         let Some(remote) = &mut self.remote else {
             return said;
         };
         let [stdout, stderr, _] = &mut self.pipes;
-        remote.read(most, |what| match what {
-            Said::Message(message) => said.push(Ok(message)),
-            Said::Garbage => said.push(Err(GarbledAgent)),
-            Said::Printed(..) if drop_printed => {}
-            Said::Printed(kind, bytes) => {
+        remote.read(most, |item| match item {
+            Ok(Item::Message(message)) => said.push(Ok(message)),
+            Err(garbage) => said.push(Err(garbage)),
+            Ok(Item::Alive) => {}
+            Ok(Item::Printed(..)) if drop_printed => {}
+            Ok(Item::Printed(kind, bytes)) => {
                 let pipe = match kind {
                     Kind::Stdout => stdout.as_mut(),
                     _ => stderr.as_mut(),
@@ -358,7 +348,3 @@ impl Worker {
         of_stderr.flat_map(|pipe| pipe.lines.last_lines()).collect()
     }
 }
-
-/// The agent sent garbage, and its connection was closed.
-#[derive(Debug)]
-pub(super) struct GarbledAgent;

@@ -2,11 +2,14 @@
 //!
 //! Used by `agent` (on the host) and `remote` (the launcher's side). The agent first sends a greeting line, to tell apart what a login shell prints
 //! before it; then both sides send frames: four bytes of length (little-endian, kind included), one byte of kind, and the content. A side with
-//! nothing to send sends signs of life (`Pulse`). Input is not trusted: lengths are bounded, nothing panics.
+//! nothing to send sends signs of life (`Pulse`). Input is not trusted: lengths are bounded, nothing panics. `drain` reads the pipes of all of them.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::Signal;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::binding::CoreSlot;
@@ -20,8 +23,10 @@ const NOISE_BYTES_MAX: usize = 64 << 10;
 /// The largest frame: a table of all nodes (see `rendezvous`), with room to spare.
 pub(super) const FRAME_BYTES_MAX: usize = 256 << 10;
 const HEAD_BYTES: usize = 5;
+/// Bytes read at once.
+pub(super) const READ_BYTES: usize = 64 << 10;
 
-/// Content of a frame.
+/// What the content of a frame is, on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message as JSON.
@@ -204,6 +209,38 @@ pub(super) fn put_message(out: &mut Vec<u8>, message: &impl Serialize) -> std::i
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Garbage;
 
+/// Content of a frame that came; `M`: the messages of the other side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Item<'a, M> {
+    Message(M),
+    /// The program printed these bytes.
+    Printed(Kind, &'a [u8]),
+    Alive,
+}
+
+/// Passes on available input of a pipe that does not block, at most about `most` bytes. Afterwards `fd` is `None` if the pipe has ended. Stops at an
+/// error of `take`.
+pub(super) fn drain<E>(
+    fd: &mut Option<OwnedFd>,
+    most: usize,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut bytes = [0; READ_BYTES];
+    let mut taken = 0;
+    while let (Some(pipe), true) = (&*fd, taken < most) {
+        match rustix::io::read(pipe, &mut bytes) {
+            Ok(count) if count > 0 => {
+                take(&bytes[..count])?;
+                taken += count;
+            }
+            Err(Errno::AGAIN) => break,
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => *fd = None,
+        }
+    }
+    Ok(())
+}
+
 /// Collects bytes until frames are complete.
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -235,8 +272,8 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame.
-    pub(super) fn next(&mut self) -> Result<Option<(Kind, &[u8])>, Garbage> {
+    /// Content of the next whole frame.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<Item<'_, M>>, Garbage> {
         if !self.greeted && !self.take_greeting()? {
             return Ok(None);
         }
@@ -261,7 +298,12 @@ impl Frames {
         }
         let from = self.taken + HEAD_BYTES;
         self.taken += end;
-        Ok(Some((kind, &self.bytes[from..self.taken])))
+        let content = &self.bytes[from..self.taken];
+        Ok(Some(match kind {
+            Kind::Message => Item::Message(serde_json::from_slice(content).map_err(|_| Garbage)?),
+            Kind::Alive => Item::Alive,
+            Kind::Stdout | Kind::Stderr => Item::Printed(kind, content),
+        }))
     }
 
     fn take_greeting(&mut self) -> Result<bool, Garbage> {
@@ -290,7 +332,6 @@ mod tests {
     fn frames_survive_any_cut() {
         let mut stream = b"Welcome to pc2!\ntsumuji agent \n".to_vec();
         stream.extend_from_slice(GREETING);
-        let stop = serde_json::to_vec(&ToAgent::Stop).expect("json");
         put_message(&mut stream, &ToAgent::Stop).expect("json");
         put(&mut stream, Kind::Stderr, b"");
         put(&mut stream, Kind::Stdout, &[0xff; 1000]);
@@ -299,15 +340,16 @@ mod tests {
             let mut got = Vec::new();
             for bytes in stream.chunks(piece) {
                 frames.feed(bytes);
-                while let Some((kind, content)) = frames.next().expect("sound") {
-                    got.push((kind, content.to_vec()));
+                while let Some(item) = frames.next::<ToAgent>().expect("sound") {
+                    got.push(format!("{item:?}"));
                 }
             }
             let wanted = [
-                (Kind::Message, stop.clone()),
-                (Kind::Stderr, Vec::new()),
-                (Kind::Stdout, vec![0xff; 1000]),
+                Item::Message(ToAgent::Stop),
+                Item::Printed(Kind::Stderr, b""),
+                Item::Printed(Kind::Stdout, &[0xff; 1000]),
             ];
+            let wanted = wanted.map(|item| format!("{item:?}"));
             assert_eq!(got, wanted, "in pieces of {piece}");
         }
     }
@@ -333,12 +375,12 @@ mod tests {
         ] {
             let mut frames = Frames::new(false);
             frames.feed(&head);
-            assert_eq!(frames.next(), Err(Garbage), "{head:?}");
+            assert_eq!(frames.next::<ToAgent>(), Err(Garbage), "{head:?}");
         }
         let mut frames = Frames::new(true);
         let refused = (0..10_000).position(|_| {
             frames.feed(b"a shell that never stops talking\n");
-            frames.next().is_err()
+            frames.next::<ToAgent>().is_err()
         });
         assert!(refused.is_some());
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal};
 
-use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worker};
-use super::frames::{FromAgent, ToAgent};
+use super::child::{AGENT_READ_BYTES, Order, PIPE_REST_BYTES, Worker};
+use super::frames::{FromAgent, Garbage, ToAgent};
 use super::leftovers::Leftovers;
 use super::notice::Notice;
 use super::output::{Output, Target};
@@ -372,7 +372,7 @@ impl Keeper {
                     self.hear(index, other, shared);
                     continue;
                 }
-                Err(GarbledAgent) => {
+                Err(Garbage) => {
                     let text = "its agent speaks another language; is this very tsumuji installed there (--program)?";
                     let worker = &mut self.workers[index];
                     worker

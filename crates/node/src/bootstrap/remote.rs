@@ -11,20 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
-
-/// Bytes read at once.
-const READ_BYTES: usize = 64 << 10;
-
-/// Input from an agent.
-#[derive(Debug)]
-pub(super) enum Said<'a> {
-    Message(FromAgent),
-    /// The program printed these bytes.
-    Printed(Kind, &'a [u8]),
-    /// Not an agent's data: output of a shell, or another version.
-    Garbage,
-}
+use super::frames::{self, Frames, FromAgent, Garbage, Item, Kind, Pulse, ToAgent, drain};
 
 /// Standard input and output of the command that reaches an agent.
 #[derive(Debug)]
@@ -130,42 +117,24 @@ impl Remote {
         self.frames.is_greeted()
     }
 
-    /// Reads available input, at most about `most` bytes.
-    pub(super) fn read(&mut self, most: usize, mut on_said: impl FnMut(Said<'_>)) {
-        let mut bytes = [0; READ_BYTES];
-        let mut taken = 0;
-        while let (Some(fd), true) = (&self.from, taken < most) {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(0) => self.from = None,
-                Ok(count) => {
-                    taken += count;
-                    self.pulse.heard();
-                    self.frames.feed(&bytes[..count]);
-                    if !self.take(&mut on_said) {
-                        self.from = None;
-                        self.to = None;
-                        on_said(Said::Garbage);
-                    }
-                }
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => self.from = None,
+    /// Reads available input, at most about `most` bytes. At garbage (output of a shell, or another version) the agent is hung up on.
+    pub(super) fn read(
+        &mut self,
+        most: usize,
+        mut on_item: impl FnMut(Result<Item<'_, FromAgent>, Garbage>),
+    ) {
+        let (frames, pulse) = (&mut self.frames, &mut self.pulse);
+        let read = drain(&mut self.from, most, |bytes| {
+            pulse.heard();
+            frames.feed(bytes);
+            while let Some(item) = frames.next()? {
+                on_item(Ok(item));
             }
-        }
-    }
-
-    fn take(&mut self, on_said: &mut impl FnMut(Said<'_>)) -> bool {
-        loop {
-            match self.frames.next() {
-                Ok(None) => return true,
-                Ok(Some((Kind::Message, content))) => match serde_json::from_slice(content) {
-                    Ok(message) => on_said(Said::Message(message)),
-                    Err(_) => return false,
-                },
-                Ok(Some((Kind::Alive, _))) => {}
-                Ok(Some((kind, content))) => on_said(Said::Printed(kind, content)),
-                Err(frames::Garbage) => return false,
-            }
+            Ok(())
+        });
+        if let Err(garbage) = read {
+            (self.from, self.to) = (None, None);
+            on_item(Err(garbage));
         }
     }
 }
