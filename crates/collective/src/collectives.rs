@@ -6,8 +6,8 @@
 
 use std::any::Any;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tsumuji_link::shm::coarse_ms;
@@ -46,8 +46,6 @@ static OWNERS: AtomicU32 = AtomicU32::new(0);
 pub struct Collectives {
     pub(crate) core: Core,
     under_way: Vec<Operation<'static>>,
-    /// Whether the request of each operation under way still exists.
-    requests: Vec<Weak<()>>,
     pub(crate) table: Table,
     owner: u32,
     next_id: u64,
@@ -111,7 +109,6 @@ impl Collectives {
         Self {
             core: Core::new(endpoint, table.hash()),
             under_way: Vec::new(),
-            requests: Vec::new(),
             table,
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
@@ -219,7 +216,6 @@ impl Collectives {
             if operation.group == index {
                 operation.drop_early(&mut self.core.ledger);
                 self.under_way.swap_remove(place);
-                self.requests.swap_remove(place);
             } else {
                 place += 1;
             }
@@ -407,9 +403,8 @@ impl Collectives {
         while index < self.under_way.len() {
             let operation = &self.under_way[index];
             let over = operation.is_done() || operation.failure.is_some();
-            if over && self.requests[index].strong_count() == 0 {
+            if over && operation.request.strong_count() == 0 {
                 self.under_way.swap_remove(index);
-                self.requests.swap_remove(index);
             } else {
                 index += 1;
             }
@@ -488,16 +483,16 @@ impl Collectives {
                 limit: OPERATIONS_MAX,
             });
         }
-        let operation = self.begin(group, call)?;
+        let mut operation = self.begin(group, call)?;
         let alive = Arc::new(());
+        operation.request = Arc::downgrade(&alive);
         let request = Request {
             id: operation.id,
             owner: self.owner,
-            _alive: Arc::clone(&alive),
+            _alive: alive,
             memory: PhantomData,
         };
         self.under_way.push(operation);
-        self.requests.push(Arc::downgrade(&alive));
         self.advance_or_poll(endpoint)?;
         Ok(request)
     }
@@ -557,15 +552,8 @@ impl Collectives {
         endpoint: &mut Endpoint,
         request: Request<M>,
     ) -> Result<M, CollectiveError> {
-        self.find(&request)?;
-        self.advance_or_poll(endpoint)?;
-        let mut index = self.find(&request)?; // that may move operations
-        while !self.is_over(index) {
-            self.await_something(endpoint, None, CHECK_EVERY)?;
-            self.advance(endpoint, None)?;
-            index = self.find(&request)?;
-        }
-        self.requests.swap_remove(index);
+        self.test_for(endpoint, &request, Duration::MAX)?;
+        let index = self.find(&request)?;
         let operation = self.under_way.swap_remove(index);
         if let Some(failure) = operation.failure {
             return Err(failure.into());

@@ -13,6 +13,7 @@ mod receive;
 mod send;
 
 use std::any::Any;
+use std::sync::Weak;
 use std::time::Instant;
 
 use tsumuji_node::{Datagram, Endpoint, NodeId};
@@ -116,6 +117,8 @@ pub(crate) struct Operation<'b> {
     pub(crate) key: u64,
     pub(crate) sequence: u32,
     pub(crate) failure: Option<Failure>,
+    /// Tells whether its request still exists; a blocking call has none.
+    pub(crate) request: Weak<()>,
     called: Called,
     input: Source<'b>,
     pub(crate) output: Target<'b>,
@@ -156,6 +159,7 @@ impl<'b> Operation<'b> {
             key: group.key,
             sequence,
             failure: None,
+            request: Weak::new(),
             called: call.called,
             input: call.input,
             output: call.output,
