@@ -23,7 +23,7 @@ const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
 
 /// Operation and algorithm as other members see them: the operation in the upper four bits, the algorithm in the lower. Roots, and what reductions fold
 /// by, are added to that as a digest.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Code {
     Barrier = 0x10,
     Broadcast = 0x20,

@@ -18,14 +18,6 @@ use crate::ledger::EAGER_BYTES;
 /// The link of groups whose members all read the machine's own profile, and so have the same table.
 const ON_ONE_HOST: &str = "shm";
 
-/// Longest parts of gather and scatter that a host's leader combines: below an Ethernet frame's length. Longer ones fill as many frames either way,
-/// and would wait for the leader.
-const COMBINED_PART_BYTES: u64 = 1 << 10;
-
-/// The same of all-to-all, whose leader moves the parts of all its host's members. Between two hosts of four members 16 parts of this length fill 3
-/// Ethernet frames instead of 16; from about 1 KiB on there are as many frames either way, and members that exchange directly share the work.
-const COMBINED_PAIR_BYTES: u64 = 256;
-
 /// Algorithm of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -47,7 +39,8 @@ pub enum Algorithm {
     /// In each round partners twice as far away exchange halves of the rest, until each has a piece; then back.
     Halving,
     /// Within each host first, then between one member of each, then within each host again. Non-commutative operations take a tree instead, unless
-    /// the members of each host have neighbouring ranks and all get the result. Parts that would take more than 16 MiB of extra memory go otherwise.
+    /// the members of each host have neighbouring ranks and all get the result. An all-gather that would take more than 16 MiB of extra memory takes
+    /// `ring`.
     Hosts,
 }
 
@@ -64,11 +57,11 @@ pub enum Operation {
     AllReduce,
     /// `flat`, `ring`, `hosts`; parts of different lengths go as `flat` or `ring`.
     AllGather,
-    /// `flat`, `hosts`; parts of different lengths go as `flat`.
+    /// `flat`. A file may say `hosts`, which earlier versions knew, and means `flat`.
     Gather,
-    /// `flat`, `hosts`; parts of different lengths go as `flat`.
+    /// As gather.
     Scatter,
-    /// `flat`, `hosts`; parts of different lengths go as `flat`.
+    /// As gather.
     AllToAll,
 }
 
@@ -102,7 +95,15 @@ impl Operation {
             Self::Reduce => &[Tree, Chain, Hosts],
             Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Hosts],
             Self::AllGather => &[Flat, Ring, Hosts],
-            Self::Gather | Self::Scatter | Self::AllToAll => &[Flat, Hosts],
+            Self::Gather | Self::Scatter | Self::AllToAll => &[Flat],
+        }
+    }
+
+    /// The algorithm that takes the place of one that earlier versions had.
+    fn todays(self, algorithm: Algorithm) -> Algorithm {
+        match (self, algorithm) {
+            (Self::Gather | Self::Scatter | Self::AllToAll, Algorithm::Hosts) => Algorithm::Flat,
+            _ => algorithm,
         }
     }
 }
@@ -136,7 +137,7 @@ pub struct Rule {
     /// Fits groups of at most so many members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_up_to: Option<usize>,
-    /// Fits messages of at most so many bytes; for gather, scatter, all-gather and all-to-all, parts.
+    /// Fits messages of at most so many bytes; for all-gather, parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_up_to: Option<u64>,
     /// The algorithm to use.
@@ -174,7 +175,7 @@ pub struct Question<'a> {
     pub can: Can,
     /// Number of members.
     pub nodes: usize,
-    /// Bytes of the message; for gather, scatter, all-gather and all-to-all, of a part.
+    /// Bytes of the message; for all-gather, of a part.
     pub bytes: u64,
 }
 
@@ -198,16 +199,13 @@ impl Default for Table {
     /// The best rules, or close to it, as measured with two cores and links within one machine.
     fn default() -> Self {
         use Algorithm::{Chain, Doubling, Flat, Halving, Hosts, Native, Ring, Tree};
-        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, Scatter};
+        use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
             rule(Broadcast, None, None, None, Hosts),
             rule(Reduce, None, None, None, Hosts),
             rule(AllReduce, None, None, None, Hosts),
             rule(AllGather, None, None, None, Hosts),
-            rule(Gather, None, None, Some(COMBINED_PART_BYTES), Hosts),
-            rule(Scatter, None, None, Some(COMBINED_PART_BYTES), Hosts),
-            rule(AllToAll, None, None, Some(COMBINED_PAIR_BYTES), Hosts),
             // A short message costs the root a fraction of a microsecond; a long one is read from the root's memory by all at once.
             rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, None, Some(2), None, Flat),
@@ -274,8 +272,9 @@ impl Table {
                 error.message().replace('\n', " ")
             ))
         })?;
-        let table = Self { rules: file.rules };
-        for (number, rule) in (1..).zip(&table.rules) {
+        let mut table = Self { rules: file.rules };
+        for (number, rule) in (1..).zip(&mut table.rules) {
+            rule.algorithm = rule.operation.todays(rule.algorithm);
             let possible = rule.operation.all_algorithms();
             if !possible.contains(&rule.algorithm) {
                 return Err(bad(format!(
@@ -414,6 +413,21 @@ mod tests {
         assert_eq!(ask(&own, "shm", 3, 10), Algorithm::Native);
         assert_eq!(ask(&own, "udp", 3, 10), Algorithm::Flat, "the link cannot");
         assert_eq!(ask(&own, "shm", 3, 11), Algorithm::Flat, "no rule fits");
+    }
+
+    /// Profiles of earlier versions are read.
+    #[test]
+    fn algorithms_of_earlier_versions_are_replaced() {
+        for (operation, algorithm, today) in [
+            ("gather", "hosts", Algorithm::Flat),
+            ("all-to-all", "hosts", Algorithm::Flat),
+            ("all-gather", "hosts", Algorithm::Hosts),
+        ] {
+            let text =
+                format!("[[rule]]\noperation = \"{operation}\"\nalgorithm = \"{algorithm}\"\n");
+            let table = Table::parse(&text, "test").expect(&text);
+            assert_eq!(table.rules[0].algorithm, today, "{text}");
+        }
     }
 
     /// Errors are one line that names the place.

@@ -18,9 +18,6 @@ const RUNS_MAX: u64 = 1001;
 /// least runs: one disturbance in three does not count.
 const RUNS_LEAST: u64 = 3;
 
-/// An all-to-all is tried until a process sends so many bytes in all.
-const ALL_TO_ALL_BYTES_MAX: u64 = 64 << 20;
-
 /// From here on an algorithm for so long messages is taken for the right one for all longer ones.
 const LONG_BYTES: u64 = 1 << 20;
 
@@ -60,7 +57,7 @@ pub struct Measurement {
     pub algorithm: Algorithm,
     /// Number of members of the group.
     pub nodes: usize,
-    /// Bytes of the message; for gather, scatter, all-gather and all-to-all, of a part.
+    /// Bytes of the message; for all-gather, of a part.
     pub bytes: u64,
     /// Seconds: the lower quartile of runs on the slowest member. Disturbances by other programs hardly count.
     pub seconds: f64,
@@ -139,19 +136,12 @@ impl Bench<'_> {
         }
         let mut behind = vec![0; algorithms.len()];
         let mut bytes = 4;
-        let bytes_max = match self.operation {
-            Operation::AllToAll => bytes_max.min(ALL_TO_ALL_BYTES_MAX / self.size as u64),
-            _ => bytes_max,
-        };
         while bytes <= bytes_max {
             let mut times = vec![f64::INFINITY; algorithms.len()];
             for (place, &algorithm) in algorithms.iter().enumerate() {
-                // Neither is used for longer messages: the time would be another algorithm's.
-                let cannot = match algorithm {
-                    Algorithm::Doubling => bytes > self.collectives.core.ledger.eager_bytes as u64,
-                    Algorithm::Hosts => self.is_too_long(bytes),
-                    _ => false,
-                };
+                // It is not used for longer messages: the time would be another algorithm's.
+                let cannot = algorithm == Algorithm::Doubling
+                    && bytes > self.collectives.core.ledger.eager_bytes as u64;
                 if behind[place] >= 2 || cannot {
                     continue;
                 }
@@ -177,21 +167,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Whether a host's members do not combine so long parts. Asked of all nodes, so that those outside of the group decide alike.
-    fn is_too_long(&self, bytes: u64) -> bool {
-        (self.collectives).is_too_long_for_hosts((self.operation, self.world), bytes as usize)
-    }
-
     /// Seconds of one run, the same number on all nodes.
     fn time_one(&mut self, algorithm: Algorithm, bytes: usize) -> Result<f64, CollectiveError> {
-        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, Scatter};
-        let (in_data, in_all) = match self.operation {
-            Broadcast | Reduce | AllReduce => (1, 1),
-            AllGather | Gather | Scatter => (1, self.size),
-            AllToAll => (self.size, self.size),
+        let mut data = vec![1_u32; bytes / 4]; // not zero, so that it has pages of its own
+        let parts = match self.operation {
+            Operation::AllGather => self.size,
+            _ => 1,
         };
-        let mut data = vec![1_u32; bytes / 4 * in_data]; // not zero, so that it has pages of its own
-        let mut all = vec![1_u32; bytes / 4 * in_all];
+        let mut all = vec![1_u32; bytes / 4 * parts];
         let mut seconds = 0.0;
         if let Some(group) = self.group {
             // All members are in here and choose nothing else, so the table may be replaced.
@@ -253,9 +236,7 @@ impl Bench<'_> {
             }
             Operation::AllReduce => collectives.all_reduce(endpoint, group, data, &Op::sum())?,
             Operation::AllGather => collectives.all_gather(endpoint, group, data, all)?,
-            Operation::Gather => collectives.gather(endpoint, group, 0, data, all)?,
-            Operation::Scatter => collectives.scatter(endpoint, group, 0, all, data)?,
-            Operation::AllToAll => collectives.all_to_all(endpoint, group, data, all)?,
+            Operation::Gather | Operation::Scatter | Operation::AllToAll => {} // no choice
         }
         Ok(start.elapsed().as_secs_f64())
     }

@@ -12,44 +12,10 @@ use crate::ledger::EAGER_BYTES;
 use crate::plan;
 use crate::table::{Algorithm, Operation};
 
-/// Most memory that a member takes to combine the parts of a host's members; where it would take more, parts go directly. A table may choose
-/// `hosts` for long parts, too.
+/// Most memory that a member takes to combine the parts of an all-gather by hosts; where it would take more, they go round a ring.
 const COMBINED_BYTES_MAX: usize = 16 << 20;
 
 impl Collectives {
-    /// The algorithm of an operation whose parts all have `len` bytes, on all members.
-    fn choose_for_parts(
-        &self,
-        endpoint: &Endpoint,
-        (operation, group): (Operation, Group),
-        len: usize,
-    ) -> Result<Algorithm, CollectiveError> {
-        let size = self.place(group)?.size;
-        Ok(match self.choose(endpoint, (operation, group), size, len) {
-            Algorithm::Hosts if self.is_too_long_for_hosts((operation, group), len) => {
-                Algorithm::Flat
-            }
-            other => other,
-        })
-    }
-
-    /// Whether `len` bytes for each member are more than a host's leader combines.
-    pub(crate) fn is_too_long_for_hosts(
-        &self,
-        (operation, group): (Operation, Group),
-        len: usize,
-    ) -> bool {
-        let size = self.place(group).map_or(0, |place| place.size);
-        let copies = match (operation, self.hosts(group)) {
-            (Operation::AllToAll, Some(hosts)) => 3 * hosts.most(),
-            // Where ranks of a host are neighbours, parts are combined in the program's memory.
-            (Operation::AllGather, Some(hosts)) if !hosts.are_ordered() => 1,
-            (Operation::AllToAll | Operation::Gather | Operation::Scatter, _) => 1,
-            _ => 0,
-        };
-        len.saturating_mul(size).saturating_mul(copies) > COMBINED_BYTES_MAX
-    }
-
     /// Each member receives its part of the root's `send` in `receive`; all parts have the same length. Except on the root `send` is ignored and may
     /// be empty.
     pub fn scatter<T: Element>(
@@ -60,9 +26,10 @@ impl Collectives {
         send: &[T],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let len = size_of_val(receive);
-        let about = (Operation::Scatter, group);
-        self.run_rooted(endpoint, about, root, len, borrowed(send, receive))
+        let lens = vec![size_of_val(receive); self.place(group)?.size];
+        let call =
+            self.rooted_call((Code::Scatter, group), root, &lens, borrowed(send, receive))?;
+        self.run(endpoint, group, call)
     }
 
     /// As [`scatter`](Self::scatter), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
@@ -75,9 +42,9 @@ impl Collectives {
         counts: &[usize],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let about = (Operation::Scatter, Algorithm::Flat, group);
         let lens = bytes_of::<T>(counts);
-        let call = self.rooted_call(about, root, &lens, borrowed(send, receive))?;
+        let call =
+            self.rooted_call((Code::Scatter, group), root, &lens, borrowed(send, receive))?;
         self.run(endpoint, group, call)
     }
 
@@ -92,8 +59,7 @@ impl Collectives {
         counts: &[usize],
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
-        let about = (Operation::Scatter, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, counts, owned(send, receive))?;
+        let call = self.rooted_call((Code::Scatter, group), root, counts, owned(send, receive))?;
         self.launch(endpoint, group, call)
     }
 
@@ -107,9 +73,9 @@ impl Collectives {
         send: &[T],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let len = size_of_val(send);
-        let about = (Operation::Gather, group);
-        self.run_rooted(endpoint, about, root, len, borrowed(send, receive))
+        let lens = vec![size_of_val(send); self.place(group)?.size];
+        let call = self.rooted_call((Code::Gather, group), root, &lens, borrowed(send, receive))?;
+        self.run(endpoint, group, call)
     }
 
     /// As [`gather`](Self::gather), with parts of `counts` elements. Except on the root `counts` is ignored. All members call this form.
@@ -122,9 +88,8 @@ impl Collectives {
         receive: &mut [T],
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let about = (Operation::Gather, Algorithm::Flat, group);
         let lens = bytes_of::<T>(counts);
-        let call = self.rooted_call(about, root, &lens, borrowed(send, receive))?;
+        let call = self.rooted_call((Code::Gather, group), root, &lens, borrowed(send, receive))?;
         self.run(endpoint, group, call)
     }
 
@@ -139,37 +104,21 @@ impl Collectives {
         receive: M,
         counts: &[usize],
     ) -> Result<Request<M>, CollectiveError> {
-        let about = (Operation::Gather, Algorithm::Flat, group);
-        let call = self.rooted_call(about, root, counts, owned(send, receive))?;
+        let call = self.rooted_call((Code::Gather, group), root, counts, owned(send, receive))?;
         self.launch(endpoint, group, call)
     }
 
-    /// A gather or scatter whose parts all have `len` bytes.
-    fn run_rooted(
-        &mut self,
-        endpoint: &mut Endpoint,
-        (operation, group): (Operation, Group),
-        root: usize,
-        len: usize,
-        memory: (Source<'_>, Target<'_>),
-    ) -> Result<(), CollectiveError> {
-        let algorithm = self.choose_for_parts(endpoint, (operation, group), len)?;
-        let lens = vec![len; self.place(group)?.size];
-        let call = self.rooted_call((operation, algorithm, group), root, &lens, memory)?;
-        self.run(endpoint, group, call)
-    }
-
-    /// A gather or scatter. On the root `lens` are those of all parts; by hosts all have one length.
+    /// A gather or scatter. On the root `lens` are those of all parts.
     fn rooted_call<'b>(
         &self,
-        (operation, algorithm, group): (Operation, Algorithm, Group),
+        (code, group): (Code, Group),
         root: usize,
         lens: &[usize],
         (input, output): (Source<'b>, Target<'b>),
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.rooted(group, root)?;
         let (sent, received) = (input.bytes().len(), output.bytes().len());
-        let gathers = operation == Operation::Gather;
+        let gathers = code == Code::Gather;
         let own = if gathers { sent } else { received };
         if rank == root {
             need("counts", lens.len(), size)?;
@@ -178,15 +127,8 @@ impl Collectives {
             need("send, in bytes,", sent, sends)?;
             need("receive, in bytes,", received, receives)?;
         }
-        let hosts = self.hosts(group).filter(|_| algorithm == Algorithm::Hosts);
-        let plan = match (gathers, hosts) {
-            (true, Some(hosts)) => plan::gather_hosts(hosts, rank, root, own),
-            (false, Some(hosts)) => plan::scatter_hosts(hosts, rank, root, own),
-            (_, None) => plan::rooted(gathers, (rank, size, root), lens, own),
-        };
-        let operation = if gathers { Code::Gather } else { Code::Scatter };
-        let algorithm = hosts.map_or(Algorithm::Flat, |_| Algorithm::Hosts);
-        let called = called_at(operation, algorithm, root);
+        let plan = plan::rooted(gathers, (rank, size, root), lens, own);
+        let called = called_at(code, Algorithm::Flat, root);
         Ok(Call::moving(called, plan, input, output))
     }
 
@@ -278,7 +220,8 @@ impl Collectives {
         need("receive", receive.len(), send.len())?;
         need("send", send.len(), send.len() / size * size)?;
         let (source, target) = borrowed(send, receive);
-        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        let lens = vec![source.bytes().len() / size; size];
+        let call = self.all_to_all_call(group, (&lens, &lens), source, target)?;
         self.run(endpoint, group, call)
     }
 
@@ -291,32 +234,10 @@ impl Collectives {
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let call = self.equal_all_to_all_call(endpoint, group, source, target)?;
+        let size = self.place(group)?.size;
+        let lens = vec![source.bytes().len() / size; size];
+        let call = self.all_to_all_call(group, (&lens, &lens), source, target)?;
         self.launch(endpoint, group, call)
-    }
-
-    fn equal_all_to_all_call<'b>(
-        &self,
-        endpoint: &Endpoint,
-        group: Group,
-        input: Source<'b>,
-        output: Target<'b>,
-    ) -> Result<Call<'b>, CollectiveError> {
-        let Place { rank, size } = self.place(group)?;
-        let bytes = input.bytes().len();
-        need("receive, in bytes,", output.bytes().len(), bytes)?;
-        need("send, in bytes,", bytes, bytes / size * size)?;
-        let len = bytes / size;
-        let algorithm = self.choose_for_parts(endpoint, (Operation::AllToAll, group), len)?;
-        let plan = match (algorithm, self.hosts(group)) {
-            (Algorithm::Hosts, Some(hosts)) => plan::all_to_all_hosts(hosts, rank, len),
-            _ => {
-                let lens = vec![len; size];
-                plan::all_to_all(rank, size, &lens, &lens)
-            }
-        };
-        let called = called(Code::AllToAll, algorithm);
-        Ok(Call::moving(called, plan, input, output))
     }
 
     /// As [`all_to_all`](Self::all_to_all), with parts of `send_counts` and `receive_counts` elements, which must match between each pair. All

@@ -6,7 +6,7 @@
 
 mod gather;
 
-pub(crate) use gather::{all_gather_hosts, all_to_all_hosts, gather_hosts, scatter_hosts};
+pub(crate) use gather::all_gather_hosts;
 
 use super::reduce::{all_reduce_doubling, all_reduce_halving, gathered, reduce_tree_into};
 use super::tree::{barrier, broadcast_tree};
@@ -48,11 +48,6 @@ impl Hosts {
     /// Whether the members of each host have neighbouring ranks.
     pub(crate) fn are_ordered(&self) -> bool {
         self.places.is_sorted()
-    }
-
-    /// Number of members on the host that has most.
-    pub(crate) fn most(&self) -> usize {
-        self.ranks.iter().map(Vec::len).max().unwrap_or(0)
     }
 
     /// The leaders in an operation with that root: it leads its host, the first rank each other.

@@ -12,8 +12,7 @@ mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, rooted};
 pub(crate) use hosts::{
-    Hosts, all_gather_hosts, all_reduce_hosts, all_to_all_hosts, barrier_hosts, broadcast_hosts,
-    gather_hosts, reduce_hosts, scatter_hosts,
+    Hosts, all_gather_hosts, all_reduce_hosts, barrier_hosts, broadcast_hosts, reduce_hosts,
 };
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,

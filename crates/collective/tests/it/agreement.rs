@@ -1,7 +1,5 @@
 //! Members that call different operations are told which member did, and wait for nobody.
 
-use std::sync::Barrier;
-
 use crate::common::{Member, Over, on_all, only};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, CollectiveError, Op, RawOp, Table};
@@ -75,7 +73,7 @@ fn different_tables_are_found_out() {
     );
 }
 
-/// So it is between hosts: a part is longer than the root expects, or longer by what another is shorter, or a member calls the form without counts.
+/// So it is between hosts: a part is longer than the root expects, or longer by what another is shorter.
 #[test]
 fn different_calls_between_hosts_are_found_out() {
     on_all(
@@ -92,16 +90,11 @@ fn different_calls_between_hosts_are_found_out() {
             } = member;
             let world = collectives.world();
             let ids = [0, 1, 2, 3].map(NodeId);
-            let cases = [([1, 1, 1, 2], false), ([1, 1, 2, 0], false), ([1; 4], true)];
-            for (tag, (counts, without_counts)) in (1..).zip(cases) {
+            for (tag, counts) in (1..).zip([[1, 1, 1, 2], [1, 1, 2, 0]]) {
                 let group = collectives.group(endpoint, &ids, tag).expect("group");
                 let own = vec![1_u64; counts[*rank]];
                 let mut all = vec![0_u64; if *rank == 0 { 4 } else { 0 }];
-                let outcome = if *rank == 3 && without_counts {
-                    collectives.gather(endpoint, group, 0, &own, &mut all)
-                } else {
-                    collectives.gather_v(endpoint, group, 0, &own, &mut all, &[1; 4])
-                };
+                let outcome = collectives.gather(endpoint, group, 0, &own, &mut all);
                 // A member that had sent its part may have been done.
                 if let Err(error) = outcome {
                     assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
@@ -184,38 +177,6 @@ fn calls_that_wait_for_each_other_are_found_out() {
             let outcome = request.and_then(|request| collectives.wait(endpoint, request));
             assert_mismatch(&outcome);
         }
-    });
-}
-
-/// So it is where a part comes to a member that is done, and its sender is done, too, while the root waits for it: of a short part a gather goes to the
-/// host's leader, of a long one to the root.
-#[test]
-fn parts_that_go_another_way_are_found_out() {
-    let (options, table) = (Options::default(), Table::default());
-    let leader_is_done = Barrier::new(2);
-    on_all(Over::Hosts(2), 4, &options, &table, |member| {
-        let Member {
-            endpoint,
-            collectives,
-            rank,
-            ..
-        } = member;
-        let world = collectives.world();
-        let own = vec![1_u64; if *rank == 3 { 1 } else { 256 }];
-        let mut all = vec![0_u64; if *rank == 0 { 4 * 256 } else { 0 }];
-        if *rank == 3 {
-            leader_is_done.wait();
-        }
-        let outcome = collectives.gather(endpoint, world, 0, &own, &mut all);
-        if *rank == 2 {
-            leader_is_done.wait();
-        }
-        // A member that had sent its part may have been done.
-        if let Err(error) = outcome {
-            assert!(matches!(error, CollectiveError::Mismatch { .. }), "{error}");
-        }
-        let after = collectives.barrier(endpoint, world);
-        assert_mismatch(&after);
     });
 }
 

@@ -152,21 +152,12 @@ impl Task {
     }
 }
 
-/// The built-in table, or parts of any length combined by hosts.
+/// The built-in table, or an all-gather of any length by hosts.
 fn table(dice: &mut Rng) -> Table {
     if dice.bool() {
         return Table::default();
     }
-    let operations = [
-        Operation::AllGather,
-        Operation::Gather,
-        Operation::Scatter,
-        Operation::AllToAll,
-    ];
-    let rules = operations.map(|operation| only(operation, Algorithm::Hosts).rules);
-    Table {
-        rules: rules.concat(),
-    }
+    only(Operation::AllGather, Algorithm::Hosts)
 }
 
 /// Plays one round: all members draw the same operations, and each waits for those under way in an order of its own.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::{Step, all_gather_direct, all_to_all, rooted};
+use crate::plan::{Step, all_gather_direct};
 
 /// A member that carries out its plan.
 struct Member {
@@ -178,31 +178,6 @@ fn all(size: usize, plan: impl Fn(usize) -> Plan) -> Vec<Plan> {
     (0..size).map(plan).collect()
 }
 
-/// Gather and scatter by hosts give what the flat ones give, for any root, with one message for each other host.
-#[test]
-fn gather_and_scatter_are_as_the_flat_ones() {
-    for numbers in SPREAD {
-        let ((hosts, count), size) = (hosts_of(numbers), numbers.len());
-        for (root, len) in (0..size).flat_map(|root| [0, 1, 24].map(|len| (root, len))) {
-            let lens = vec![len; size];
-            let bounds = (count - 1, size * len);
-            let at_root = |rank: usize| if rank == root { size * len } else { 0 };
-
-            let by_hosts = all(size, |rank| gather_hosts(&hosts, rank, root, len));
-            let flat = all(size, |rank| rooted(true, (rank, size, root), &lens, len));
-            let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, len)).collect();
-            check(numbers, (&by_hosts, &flat), &inputs, at_root, bounds);
-
-            let by_hosts = all(size, |rank| scatter_hosts(&hosts, rank, root, len));
-            let flat = all(size, |rank| rooted(false, (rank, size, root), &lens, len));
-            let inputs: Vec<_> = (0..size)
-                .map(|rank| bytes_of(rank, at_root(rank)))
-                .collect();
-            check(numbers, (&by_hosts, &flat), &inputs, |_| len, bounds);
-        }
-    }
-}
-
 /// All-gather by hosts gives what the flat one gives, with one message from each host to each other one.
 #[test]
 fn all_gather_is_as_the_flat_one() {
@@ -221,22 +196,6 @@ fn all_gather_is_as_the_flat_one() {
             let by_hosts = |rank| all_gather_hosts(&hosts, rank, &lens, ring);
             let by_hosts = all(size, by_hosts);
             check(numbers, (&by_hosts, &flat), &inputs, |_| total, bounds);
-        }
-    }
-}
-
-/// All-to-all by hosts gives what the flat one gives, with one message from each host to each other one.
-#[test]
-fn all_to_all_is_as_the_flat_one() {
-    for numbers in SPREAD {
-        let ((hosts, count), size) = (hosts_of(numbers), numbers.len());
-        for len in [0, 1, 24] {
-            let lens = vec![len; size];
-            let by_hosts = all(size, |rank| all_to_all_hosts(&hosts, rank, len));
-            let flat = all(size, |rank| all_to_all(rank, size, &lens, &lens));
-            let inputs: Vec<_> = (0..size).map(|rank| bytes_of(rank, size * len)).collect();
-            let bounds = (count * (count - 1), 3 * hosts.most() * size * len);
-            check(numbers, (&by_hosts, &flat), &inputs, |_| size * len, bounds);
         }
     }
 }
