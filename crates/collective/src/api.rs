@@ -14,7 +14,6 @@ use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::header::Called;
-use crate::ledger::EAGER_BYTES;
 use crate::plan::{self, Plan};
 use crate::table::{Algorithm, Can, Operation, Question};
 
@@ -324,13 +323,9 @@ impl Collectives {
             (Algorithm::Doubling, _) => plan::all_reduce_doubling(rank, size, len),
             (Algorithm::Halving, _) => plan::all_reduce_halving(rank, size, len, unit),
             (Algorithm::Ring, _) => plan::all_reduce_ring(rank, size, len, unit),
-            (Algorithm::Native, _) => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
             (other, _) => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
         let called = called(operation, algorithm);
-        Ok(Call {
-            native_root: (algorithm == Algorithm::Native).then_some(0),
-            ..Call::moving(called, plan, Source::None, output).folding(op)
-        })
+        Ok(Call::moving(called, plan, Source::None, output).folding(op))
     }
 }

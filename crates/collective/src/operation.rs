@@ -486,7 +486,6 @@ impl<'b> Operation<'b> {
             }
         }
         if self.failure.is_none()
-            && self.open.is_empty()
             && let Some(native) = &mut self.native
         {
             let at = (self.key, self.sequence, self.called);
@@ -518,9 +517,7 @@ impl<'b> Operation<'b> {
                 ledger.control(to, self.header(Kind::Open, &step, 0));
             }
         }
-        if self.open.is_empty()
-            && let Some(native) = &mut self.native
-        {
+        if let Some(native) = &mut self.native {
             let at = (self.key, self.sequence, self.called);
             native.ask_unheard(at, group, dead, ledger);
         }

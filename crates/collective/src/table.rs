@@ -29,7 +29,7 @@ pub enum Algorithm {
     Tree,
     /// Each member forwards to the next as bytes arrive.
     Chain,
-    /// The link's own broadcast, with repair. All-reduce: a chain or tree to the root first.
+    /// The link's own broadcast, with repair.
     Native,
     /// In each round partners twice as far away exchange all they have. Only for messages that are sent without waiting for the receiver; longer ones
     /// take `halving`.
@@ -53,7 +53,7 @@ pub enum Operation {
     Broadcast,
     /// `tree`, `chain`, `hosts`.
     Reduce,
-    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `hosts`.
+    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `hosts`. A file may say `native`, which earlier versions knew, and means `ring`.
     AllReduce,
     /// `flat`, `ring`, `hosts`; parts of different lengths go as `flat` or `ring`.
     AllGather,
@@ -93,7 +93,7 @@ impl Operation {
         match self {
             Self::Broadcast => &[Flat, Tree, Chain, Native, Hosts],
             Self::Reduce => &[Tree, Chain, Hosts],
-            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Hosts],
+            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Hosts],
             Self::AllGather => &[Flat, Ring, Hosts],
             Self::Gather | Self::Scatter | Self::AllToAll => &[Flat],
         }
@@ -103,6 +103,7 @@ impl Operation {
     fn todays(self, algorithm: Algorithm) -> Algorithm {
         match (self, algorithm) {
             (Self::Gather | Self::Scatter | Self::AllToAll, Algorithm::Hosts) => Algorithm::Flat,
+            (Self::AllReduce, Algorithm::Native) => Algorithm::Ring,
             _ => algorithm,
         }
     }
@@ -422,6 +423,8 @@ mod tests {
             ("gather", "hosts", Algorithm::Flat),
             ("all-to-all", "hosts", Algorithm::Flat),
             ("all-gather", "hosts", Algorithm::Hosts),
+            ("all-reduce", "native", Algorithm::Ring),
+            ("broadcast", "native", Algorithm::Native),
         ] {
             let text =
                 format!("[[rule]]\noperation = \"{operation}\"\nalgorithm = \"{algorithm}\"\n");

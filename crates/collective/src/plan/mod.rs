@@ -16,7 +16,7 @@ pub(crate) use hosts::{
 };
 pub(crate) use reduce::{
     all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
-    reduce_in_place, reduce_tree,
+    reduce_tree,
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
 

@@ -151,22 +151,6 @@ pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool)
     plan
 }
 
-/// Up a tree or chain to rank 0, which then has the result. Followed by a broadcast from there.
-pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
-    let mut plan = Plan::streaming();
-    let held = Place::whole(Buffer::Output, len);
-    if !chain {
-        reduce_tree_into(&mut plan, rank, size, 0, held);
-        return plan;
-    }
-    let up = (rank + 1 < size).then(|| plan.add(RIGHT, rank + 1, 0, held));
-    if rank > 0 {
-        let send = plan.add(Action::Send, rank - 1, 0, held);
-        plan.follow(send, up);
-    }
-    plan
-}
-
 /// A member's role if a power of two of the members act for all.
 struct Paired {
     acting: usize,

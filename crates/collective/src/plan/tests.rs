@@ -93,10 +93,6 @@ fn plans_fit_together() {
                 &all(size, |rank| all_reduce_tree(rank, size, 64, chain)),
                 false,
             );
-            carry_out(
-                &all(size, |rank| reduce_in_place(rank, size, 64, chain)),
-                false,
-            );
         }
         for root in [0, size / 2, size - 1] {
             let own = |rank: usize| lens[rank];

@@ -34,7 +34,7 @@ const fn by(operation: Operation, algorithm: Algorithm) -> Option<(Operation, Al
     Some((operation, algorithm))
 }
 
-pub(crate) const KINDS: [Kind; 21] = [
+pub(crate) const KINDS: [Kind; 20] = [
     kind("barrier", None, barrier),
     kind(
         "broadcast-flat",
@@ -103,11 +103,6 @@ pub(crate) const KINDS: [Kind; 21] = [
     kind(
         "all-reduce-chain",
         by(Operation::AllReduce, Algorithm::Chain),
-        all_reduce,
-    ),
-    kind(
-        "all-reduce-native",
-        by(Operation::AllReduce, Algorithm::Native),
         all_reduce,
     ),
     kind("all-to-all", None, all_to_all),
