@@ -3,13 +3,13 @@
 //! Used by `tsumuji top`. The kernel's list of sockets (`/proc/net/unix`) serves as the register: killed processes leave nothing behind. There is one
 //! list per network namespace, so nodes of another namespace are not seen.
 //!
-//! Any user may create abstract sockets with any names, in any number. So a name counts only if the kernel confirms the socket's user: the socket is
-//! among the descriptors of the process in its name, or `SO_PEERCRED` tells. Time and number are bounded, and users with many sockets come last.
+//! Any user may create abstract sockets with any names, in any number. So a name counts only if its process is of a user who may be asked, and `ask`
+//! has the kernel tell the socket's user. Number and time are bounded: a user who makes thousands of names can keep nodes off the list, but pose as
+//! none.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,6 @@ const PREFIX: &str = "tsumuji-metrics-";
 const LIST_BYTES_MAX: u64 = 64 << 20;
 /// Most nodes of one host that are listed.
 const NODES_MAX: usize = 4096;
-/// Time limit of the search for owners, which takes microseconds a socket: enough for thousands of nodes, and `top` stays quick.
-const SEARCH_MOST: Duration = Duration::from_secs(1);
 /// Pause between two attempts to connect to a full queue.
 const CROWD_PAUSE: Duration = Duration::from_millis(1);
 /// Limit of one answer in bytes: a node with 4,000 peers writes less.
@@ -48,19 +46,22 @@ pub struct LocalNode {
     serial: u64,
 }
 
-/// All nodes of this host that can be asked: those of this user, or of every user for root. Nodes of this user come first, then those of users with
-/// few nodes.
+/// All nodes of this host that can be asked, at most 4,096: those of this user, or of every user for root.
 pub fn local_nodes() -> io::Result<Vec<LocalNode>> {
-    let deadline = Instant::now() + SEARCH_MOST;
     let list = std::fs::File::open("/proc/net/unix")?.take(LIST_BYTES_MAX);
-    let named = named_in(BufReader::with_capacity(64 << 10, list))?;
+    let named: Vec<LocalNode> = named_in(BufReader::with_capacity(64 << 10, list))?
+        .into_iter()
+        .collect();
     let me = rustix::process::geteuid().as_raw();
-    Ok(fair(owned(named, me, deadline), me))
+    let may_ask = |pid: u32| user_of(pid).is_some_and(|user| me == 0 || user == me);
+    let processes = named.chunk_by(|one, next| one.pid == next.pid);
+    let ours = processes.filter(|nodes| may_ask(nodes[0].pid)).flatten();
+    Ok(ours.take(NODES_MAX).cloned().collect())
 }
 
-/// Inode numbers of the sockets with each node's name. More than one: a forged name.
-fn named_in(mut list: impl BufRead) -> io::Result<BTreeMap<LocalNode, Vec<u64>>> {
-    let mut named: BTreeMap<LocalNode, Vec<u64>> = BTreeMap::new();
+/// All nodes' names in the kernel's list.
+fn named_in(mut list: impl BufRead) -> io::Result<BTreeSet<LocalNode>> {
+    let mut named = BTreeSet::new();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -68,106 +69,23 @@ fn named_in(mut list: impl BufRead) -> io::Result<BTreeMap<LocalNode, Vec<u64>>>
             return Ok(named);
         }
         // A name may hold any bytes; names that are not UTF-8 are not ours.
-        let text = std::str::from_utf8(&line).ok();
-        if let Some((node, inode)) = text.and_then(listener_of) {
-            named.entry(node).or_default().push(inode);
-        }
+        named.extend(std::str::from_utf8(&line).ok().and_then(listener_of));
     }
 }
 
 /// Parses a line `Num: RefCount Protocol Flags Type St Inode Path`; abstract names follow an `@`.
-fn listener_of(line: &str) -> Option<(LocalNode, u64)> {
+fn listener_of(line: &str) -> Option<LocalNode> {
     let mut fields = line.split_ascii_whitespace();
     let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
-    let inode = fields.nth(2)?.parse().ok()?;
-    let node = node_of(fields.next()?)?;
-    (flags & ACCEPTS != 0 && fields.next().is_none()).then_some((node, inode))
+    let node = node_of(fields.nth(3)?)?;
+    (flags & ACCEPTS != 0 && fields.next().is_none()).then_some(node)
 }
 
-/// Nodes that `me` may ask, with their users. If the named process holds the socket, its user is known without connecting; the others are connected
-/// to while there is time, low serial numbers first, as ours are.
-fn owned(
-    named: BTreeMap<LocalNode, Vec<u64>>,
-    me: u32,
-    deadline: Instant,
-) -> Vec<(u32, LocalNode)> {
-    let welcome = |user: u32| me == 0 || user == me;
-    let mut owners: HashMap<u64, usize> = HashMap::new();
-    for inode in named.values().flatten() {
-        *owners.entry(*inode).or_default() += 1;
-    }
-    let mut found = Vec::new();
-    let mut unproven = Vec::new();
-    let mut process: Option<(u32, Option<Process>)> = None;
-    for (node, inodes) in named {
-        if process.as_ref().is_none_or(|(pid, _)| *pid != node.pid) {
-            let there = Process::read(node.pid, welcome, deadline);
-            process = Some((node.pid, there));
-        }
-        let there = process.as_ref().and_then(|(_, there)| there.as_ref());
-        let proof = there.filter(|there| {
-            let alone = inodes.len() == 1 && owners[&inodes[0]] == 1;
-            alone && there.sockets.contains(&inodes[0])
-        });
-        match proof {
-            Some(there) => found.push((there.user, node)),
-            None => unproven.push(node),
-        }
-    }
-    // The kernel shows no descriptors of a process with more privileges than its user.
-    unproven.sort_by_key(|node| node.serial);
-    for node in unproven {
-        if Instant::now() >= deadline {
-            break;
-        }
-        if let Ok(user) = node.user()
-            && welcome(user)
-        {
-            found.push((user, node));
-        }
-    }
-    found
-}
-
-/// At most `NODES_MAX` nodes: our own first, then those of users with few.
-fn fair(found: Vec<(u32, LocalNode)>, me: u32) -> Vec<LocalNode> {
-    let mut by_user: BTreeMap<u32, Vec<LocalNode>> = BTreeMap::new();
-    for (user, node) in found {
-        by_user.entry(user).or_default().push(node);
-    }
-    let mut users: Vec<(u32, Vec<LocalNode>)> = by_user.into_iter().collect();
-    users.sort_by_key(|(user, nodes)| (*user != me, nodes.len()));
-    let nodes = users.into_iter().flat_map(|(_, nodes)| nodes);
-    nodes.take(NODES_MAX).collect()
-}
-
-/// Data of a process whose nodes may be asked.
-struct Process {
-    user: u32,
-    sockets: HashSet<u64>,
-}
-
-impl Process {
-    /// `None`: the process does not exist, or may not be inspected.
-    fn read(pid: u32, welcome: impl Fn(u32) -> bool, deadline: Instant) -> Option<Self> {
-        let folder = format!("/proc/{pid}");
-        let user = std::fs::metadata(&folder).ok()?.uid();
-        if !welcome(user) {
-            return None;
-        }
-        let descriptors = std::fs::read_dir(folder + "/fd").ok()?;
-        let sockets = descriptors
-            .take_while(|_| Instant::now() < deadline)
-            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-            .filter_map(|link| {
-                let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-                inode.parse().ok()
-            });
-        Some(Self {
-            user,
-            sockets: sockets.collect(),
-        })
-    }
+/// The effective user of a process. Its folder in `/proc` is root's if it has more privileges than its user.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn node_of(name: &str) -> Option<LocalNode> {
@@ -184,13 +102,6 @@ impl LocalNode {
     /// A node by the parts of its socket's name; whether it exists is known only after asking.
     pub fn new(pid: u32, node: NodeId, serial: u64) -> Self {
         Self { pid, node, serial }
-    }
-
-    /// User of the socket with its name.
-    fn user(&self) -> io::Result<u32> {
-        let stream = connect(&name_of(self.pid, self.node, self.serial))?;
-        let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?;
-        Ok(peer.uid.as_raw())
     }
 
     /// Asks for its metrics and returns them as text, within `timeout` in any case.
@@ -257,15 +168,6 @@ fn connect(name: &str) -> io::Result<UnixStream> {
 mod tests {
     use super::*;
 
-    fn named(list: &[u8]) -> Vec<(String, Vec<u64>)> {
-        let named = named_in(list).expect("a list in memory");
-        let name = |node: &LocalNode| name_of(node.pid, node.node, node.serial);
-        let pairs = named
-            .iter()
-            .map(|(node, inodes)| (name(node), inodes.clone()));
-        pairs.collect()
-    }
-
     /// Only matching names are taken from the kernel's list, with any other bytes in it.
     #[test]
     fn nodes_are_found_in_the_list() {
@@ -280,49 +182,19 @@ mod tests {
             0000000000000000: 00000002 00000000 00010000 0001 01 37 tsumuji-metrics-9-0-1\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 39 @tsumuji-metrics-9-0-1 x\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 38\n";
+        let named = named_in(&list[..]).expect("a list in memory");
         let expected = [
-            ("tsumuji-metrics-9-0-1".to_owned(), vec![33]),
-            ("tsumuji-metrics-77-2-0".to_owned(), vec![31]),
+            LocalNode::new(9, NodeId(0), 1),
+            LocalNode::new(77, NodeId(2), 0),
         ];
-        assert_eq!(named(list), expected);
+        assert!(named.into_iter().eq(expected));
     }
 
-    /// However many sockets one user names, nodes of this user and of users with few are listed.
+    /// Users of processes are known; a process that is not there has none.
     #[test]
-    fn a_crowd_leaves_room() {
-        let many =
-            (0..3 * NODES_MAX as u64).map(|serial| (7, LocalNode::new(1, NodeId(0), serial)));
-        let few = (0..8).map(|node| (5 + node % 2 * 4, LocalNode::new(2, NodeId(node as u16), 0)));
-        let found: Vec<(u32, LocalNode)> = many.chain(few).collect();
-        let kept = fair(found, 9);
-        assert_eq!(kept.len(), NODES_MAX);
-        let users = [1, 3, 5, 7, 0, 2, 4, 6].map(|node| LocalNode::new(2, NodeId(node), 0));
-        assert_eq!(kept[..8], users);
-    }
-
-    /// A name with another process than its own is not proven by that, and counts only if the socket's user is ours.
-    #[test]
-    fn names_are_proven() {
-        use std::os::linux::net::SocketAddrExt;
+    fn processes_have_users() {
         let me = rustix::process::geteuid().as_raw();
-        let pid = std::process::id();
-        let node = LocalNode::new(pid, NodeId(7), u64::from(pid) << 20);
-        let name = name_of(node.pid, node.node, node.serial);
-        let addr = std::os::unix::net::SocketAddr::from_abstract_name(name).expect("a name");
-        let socket = std::os::unix::net::UnixListener::bind_addr(&addr).expect("bind");
-        let inode = rustix::fs::fstat(&socket).expect("stat").st_ino;
-        let late = Instant::now();
-        let time = || Instant::now() + SEARCH_MOST;
-        let one = |inodes: &[u64]| BTreeMap::from([(node.clone(), inodes.to_vec())]);
-        // Proven by the process, or else by connecting.
-        let found = vec![(me, node.clone())];
-        assert_eq!(owned(one(&[inode]), me, time()), found);
-        assert_eq!(owned(one(&[1, inode]), me, time()), found);
-        assert_eq!(owned(one(&[1]), me, late), []);
-        let other = LocalNode::new(pid, NodeId(8), node.serial);
-        let two = BTreeMap::from([(node.clone(), vec![inode]), (other, vec![inode])]);
-        assert_eq!(owned(two, me, time()), found);
-        // Another user may not ask it.
-        assert_eq!(owned(one(&[inode]), me + 1, time()), []);
+        assert_eq!(user_of(std::process::id()), Some(me));
+        assert_eq!(user_of(0), None);
     }
 }
