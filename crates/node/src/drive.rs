@@ -12,7 +12,6 @@ mod direct;
 mod liveness;
 mod meeting;
 
-use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,8 +142,6 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     /// When to ask the kernel which processes are alive; `NEVER` where it cannot tell.
     liveness_at: Instant,
     direct: direct::Incarnations,
-    /// Processes behind the peers that are up, where the kernel can tell.
-    processes: BTreeMap<NodeId, u64>,
     /// Peers whose process was found dead, and when; frames they sent before may still lie in the link.
     dying: Vec<(NodeId, Instant)>,
     dying_polls: u32,
@@ -189,7 +186,6 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             failure: None,
             dying_polls: 0,
             liveness_at: NEVER,
-            processes: BTreeMap::new(),
             dying: Vec::new(),
             publish_at: if publisher.is_some() { now } else { NEVER },
             publisher,
@@ -379,9 +375,6 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
         while let Some(mut event) = self.engine.poll_event() {
-            if self.liveness_at != NEVER {
-                self.note_process(&event);
-            }
             let lost = self.note_direct(&event);
             if let Event::PeerUp { peer, .. } = event {
                 self.note_reach(peer);

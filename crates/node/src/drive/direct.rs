@@ -16,7 +16,7 @@ use crate::membership::Member;
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
-/// By node: the peer's incarnation in the present session. Also counts direct messages since the last poll.
+/// By node: the peer's incarnation in the present session, for direct messages and to learn of its end. Also counts direct messages since the last poll.
 #[derive(Debug, Default)]
 pub(super) struct Incarnations {
     /// 0: no session, or the link does not tell incarnations.
@@ -27,9 +27,15 @@ pub(super) struct Incarnations {
 }
 
 impl Incarnations {
-    fn of(&self, peer: NodeId) -> Option<u64> {
+    pub(super) fn of(&self, peer: NodeId) -> Option<u64> {
         let incarnation = self.of.get(usize::from(peer.0)).copied();
         incarnation.filter(|incarnation| *incarnation != 0)
+    }
+
+    /// Peers whose incarnation is known, with it.
+    pub(super) fn met(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        let all = (0..=u16::MAX).map(NodeId).zip(self.of.iter().copied());
+        all.filter(|(_, incarnation)| *incarnation != 0)
     }
 
     fn set(&mut self, peer: NodeId, incarnation: u64) {
@@ -199,12 +205,10 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
 
     /// The same for all peers.
     pub(crate) fn unread_in_all(&self) -> usize {
-        let peers = (0..=u16::MAX).zip(&self.direct.of);
-        let met = peers.filter(|(_, incarnation)| **incarnation != 0);
-        met.map(|(peer, _)| self.unread(NodeId(peer))).sum()
+        (self.direct.met()).map(|(peer, _)| self.unread(peer)).sum()
     }
 
-    /// Records the incarnation of a peer for direct messages; returns how many of them are lost with a session that ended.
+    /// Records the incarnation of a peer; returns how many of them are lost with a session that ended.
     #[cold]
     pub(super) fn note_direct(&mut self, event: &Event) -> usize {
         match *event {

@@ -1,7 +1,7 @@
 //! Which processes are alive, where the kernel can tell: the session with a dead one ends once its last frames were received.
 
 use tsumuji_link::{MayHaveRings, Rings};
-use tsumuji_proto::{Event, Instant, NodeId};
+use tsumuji_proto::{Instant, NodeId};
 
 use super::Drive;
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     pub(super) fn check_liveness(&mut self) {
         self.liveness_at = self.now + LIVENESS_EVERY;
         let mut dying = std::mem::take(&mut self.dying);
-        for (&peer, &process) in &self.processes {
+        for (peer, process) in self.direct.met() {
             let known = dying.iter().any(|(other, _)| *other == peer);
             if !known && self.is_gone(peer, process) {
                 dying.push((peer, self.now));
@@ -49,7 +49,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     pub(super) fn end_dead_sessions(&mut self) {
         for (peer, since) in std::mem::take(&mut self.dying) {
             // The peer may have been met again meanwhile, as another process.
-            let process = self.processes.get(&peer).copied();
+            let process = self.direct.of(peer);
             if !process.is_some_and(|process| self.is_gone(peer, process)) {
                 continue;
             }
@@ -65,7 +65,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         }
     }
 
-    /// Whether `process`, with which the session began, has ended. 0: it had ended before.
+    /// Whether `process`, with which the session began, has ended.
     pub(super) fn is_gone(&self, peer: NodeId, process: u64) -> bool {
         let now = self.process_of(peer);
         now.is_some_and(|now| now == 0 || now != process)
@@ -73,21 +73,5 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
 
     pub(super) fn process_of(&self, peer: NodeId) -> Option<u64> {
         self.link.rings()?.process_at(self.table.addr(peer)?)
-    }
-
-    /// Records the process of a session that begins, and forgets it at its end.
-    #[cold]
-    pub(super) fn note_process(&mut self, event: &Event) {
-        match event {
-            Event::PeerUp { peer, .. } => {
-                if let Some(process) = self.process_of(*peer) {
-                    self.processes.insert(*peer, process);
-                }
-            }
-            Event::PeerDead { peer, .. } => {
-                self.processes.remove(peer);
-            }
-            _ => {}
-        }
     }
 }
