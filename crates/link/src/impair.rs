@@ -164,27 +164,9 @@ struct Tally {
     corrupted: u64,
 }
 
-/// splitmix64: small, seedable, good enough for these choices.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn chance(&mut self, probability: f64) -> bool {
-        // No roll where the probability is 0, so that switching one impairment on changes the others' choices as little as possible.
-        probability > 0.0 && ((self.roll() >> 11) as f64) < probability * (1u64 << 53) as f64
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.roll()) * u128::from(limit)) >> 64) as u64
-    }
+/// True with that probability. Takes no number where it is 0, so that switching one impairment on changes the others' choices as little as possible.
+fn chance(dice: &mut fastrand::Rng, probability: f64) -> bool {
+    probability > 0.0 && dice.f64() < probability
 }
 
 /// A frame that waits.
@@ -232,7 +214,7 @@ struct Overtaken {
 #[derive(Debug)]
 struct Mangler {
     config: ImpairConfig,
-    dice: Dice,
+    dice: fastrand::Rng,
     held: BinaryHeap<Held>,
     /// In order of arrival.
     overtaken: Vec<Overtaken>,
@@ -253,18 +235,18 @@ impl Mangler {
     /// Loses or corrupts a frame.
     fn mangle<'a>(&'a mut self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.arrived += 1;
-        if self.dice.chance(self.config.loss) {
+        if chance(&mut self.dice, self.config.loss) {
             self.tally.lost += 1;
             return None;
         }
         // The empty frame has no bit to flip.
-        if !self.dice.chance(self.config.corrupt) || frame.is_empty() {
+        if !chance(&mut self.dice, self.config.corrupt) || frame.is_empty() {
             return Some(frame);
         }
         self.tally.corrupted += 1;
         self.scratch.clear();
         self.scratch.extend_from_slice(frame);
-        let bit = self.dice.below(frame.len() as u64 * 8);
+        let bit = self.dice.u64(..frame.len() as u64 * 8);
         self.scratch[(bit / 8) as usize] ^= 1 << (bit % 8);
         Some(&self.scratch)
     }
@@ -286,7 +268,7 @@ impl Mangler {
             return;
         };
         copy.extend_from_slice(bytes);
-        if self.dice.chance(self.config.duplicate) {
+        if chance(&mut self.dice, self.config.duplicate) {
             self.tally.duplicated += 1;
             let mut second = self.spare.pop().unwrap_or_default();
             second.extend_from_slice(&copy);
@@ -313,7 +295,7 @@ impl Mangler {
         due = due.saturating_add(config.delay);
         let jitter_nanos = config.jitter.as_nanos().min(u64::MAX.into()) as u64;
         if jitter_nanos > 0 {
-            due = due.saturating_add(Duration::from_nanos(self.dice.below(jitter_nanos)));
+            due = due.saturating_add(Duration::from_nanos(self.dice.u64(..jitter_nanos)));
         }
         let mut held = Held {
             due,
@@ -321,11 +303,11 @@ impl Mangler {
             from,
             frame,
         };
-        if self.dice.chance(config.reorder) {
+        if chance(&mut self.dice, config.reorder) {
             self.tally.reordered += 1;
             held.due = due.saturating_add(OVERTAKEN_TIME);
             self.overtaken.push(Overtaken {
-                after_frame: self.arrived + 1 + self.dice.below(OVERTAKEN_FRAMES_MAX),
+                after_frame: self.arrived + 1 + self.dice.u64(..OVERTAKEN_FRAMES_MAX),
                 earliest: due,
                 held,
             });
@@ -405,7 +387,7 @@ impl<L: Link, C: Clock> Impair<L, C> {
         Ok(Self {
             mangler: Mangler {
                 config,
-                dice: Dice(config.seed),
+                dice: fastrand::Rng::with_seed(config.seed),
                 held: BinaryHeap::new(),
                 overtaken: Vec::new(),
                 spare: Vec::new(),
