@@ -274,7 +274,7 @@ typedef struct tsumuji_handler {
   void (*sent)(void *context, int peer, uint64_t id);
   // A message sent before the peer had announced its limit was dropped as too large; text says why.
   void (*refused)(void *context, int peer, uint64_t id, const char *text);
-  // An answer to tsumuji_ask_flows; next: the peer to ask on from, or -1.
+  // An answer to tsumuji_request_flows; next: the peer to ask on from, or -1.
   void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
   // A tsumuji_try_send to that peer and channel that returned TSUMUJI_EAGAIN may be tried again.
   void (*writable)(void *context, int peer, int channel_id);
@@ -806,7 +806,7 @@ int tsumuji_get_remote_flow(struct tsumuji *handle,
 
 // Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
 // most `most`, and at most 32.
-int tsumuji_ask_flows(struct tsumuji *handle,
+int tsumuji_request_flows(struct tsumuji *handle,
                       int which,
                       int first,
                       int most);

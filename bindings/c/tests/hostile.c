@@ -137,7 +137,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_get_flow(h, 1, &flow, sizeof flow) == code);
     CHECK(tsumuji_get_remote_flow(h, 1, 0, &flow, sizeof flow, 0) == code);
     CHECK(tsumuji_get_remote_flows(h, 1, &remote, sizeof remote, 1, 0) == code);
-    CHECK(tsumuji_ask_flows(h, 1, 0, 1) == code);
+    CHECK(tsumuji_request_flows(h, 1, 0, 1) == code);
     CHECK(tsumuji_get_counters(h, &counters, sizeof counters) == code);
     CHECK(tsumuji_publish_metrics(h) == code);
     CHECK(tsumuji_get_window(h, &window, sizeof window) == code);
@@ -514,7 +514,7 @@ static void numbers(void)
         KNOWN(tsumuji_is_dead(a, I));
         KNOWN(tsumuji_congestion_differs(a, I));
         KNOWN(tsumuji_reconnect(a, I));
-        KNOWN(tsumuji_ask_flows(a, I, I, I));
+        KNOWN(tsumuji_request_flows(a, I, I, I));
         KNOWN(tsumuji_get_remote_flow(a, I, I, (void *)data, sizeof(tsumuji_flow), 0));
         KNOWN(tsumuji_set_window(a, S));
         KNOWN(tsumuji_set_peer_window(a, I, S));

@@ -269,8 +269,8 @@ static void polling(void)
         CHECK(tsumuji_poll(b, &handler, WAIT_US) >= 0);
     CHECK(seen.refused_calls == 2);
     handler.flows = on_flows;
-    CHECK(tsumuji_ask_flows(a, 1, 0, 10) == 0);
-    FAILS(tsumuji_ask_flows(a, 1, 0, 0), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_request_flows(a, 1, 0, 10) == 0);
+    FAILS(tsumuji_request_flows(a, 1, 0, 0), TSUMUJI_EINVAL, EINVAL);
     while (seen.flows < 1)
         CHECK(tsumuji_progress(b) >= 0 && tsumuji_poll(a, &handler, 0) >= 0);
     /* A program built with an older header knows of `message` and nothing after it. */

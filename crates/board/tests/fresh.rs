@@ -66,7 +66,7 @@ fn waiting_for_a_lap_ends_under_loss() {
             .send(NodeId(1), Channel::ordered(0), b"a message beside")
             .unwrap();
         let first = NodeId(0);
-        endpoint.ask_flows(NodeId(1), first, 1).unwrap();
+        endpoint.request_flows(NodeId(1), first, 1).unwrap();
         let mut rest = Rest::default();
         let mut lap = Lap::FIRST;
         for pass in 1..=3 {

@@ -431,17 +431,17 @@ impl Receiver {
         }
         let first = self.have.partition_point(|range| range.end < new.start);
         let after = self.have.partition_point(|range| range.start <= new.end);
-        let touched = &self.have[first..after];
-        if touched
+        let changed = &self.have[first..after];
+        if changed
             .iter()
             .any(|range| range.start <= new.start && new.end <= range.end)
         {
             return false;
         }
-        let start = touched
+        let start = changed
             .first()
             .map_or(new.start, |range| range.start.min(new.start));
-        let end = touched
+        let end = changed
             .last()
             .map_or(new.end, |range| range.end.max(new.end));
         self.have.splice(first..after, std::iter::once(start..end));

@@ -33,7 +33,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
 /// Checks of a program that waits in one call, before the assistant sleeps until that call ends: a wake-up at the end of each short wait would cost
 /// the program more than the checks.
-const LOOKS_AT_A_WAIT: u32 = 20;
+const POLLS_AT_A_WAIT: u32 = 20;
 
 /// Polls between two checks whether the program wants to enter: it may have to wait for that many.
 const POLLS_PER_CHECK: u32 = 4;
@@ -127,7 +127,7 @@ struct Assist<'a> {
 
 impl Assist<'_> {
     fn run(&mut self) {
-        let (mut seen, mut looks) = (self.other.look(), 0);
+        let (mut seen, mut polls) = (self.other.look(), 0);
         while !self.ends.load(Ordering::Acquire) {
             let driven_ns = self.other.stamp_ns().max(self.driven_ns);
             let ago = Duration::from_nanos(self.now_ns().saturating_sub(driven_ns));
@@ -139,10 +139,10 @@ impl Assist<'_> {
             let now = self.other.look();
             if !now.is_inside() {
                 self.stand_in();
-            } else if now == seen && looks >= LOOKS_AT_A_WAIT {
+            } else if now == seen && polls >= POLLS_AT_A_WAIT {
                 sleep_while(&self.other, now, None, LONGEST_SLEEP);
             } else {
-                looks = if now == seen { looks + 1 } else { 0 };
+                polls = if now == seen { polls + 1 } else { 0 };
                 seen = now;
                 wait(&self.other, None, AWAY);
             }

@@ -4,7 +4,7 @@
 //! permissions: any user of this host may connect, as often as he likes. The kernel tells the user of each connection, and those of other users are
 //! closed before anything is read.
 //!
-//! Invariant: a round accepts at most `CALLS_PER_ROUND` connections, and after `CROWD` foreign ones pauses for `CROWD_PAUSE`, so that the owner keeps
+//! Invariant: a round accepts at most `CALLS_PER_ROUND` connections, and after `UNKNOWN_MOST` foreign ones pauses for `UNKNOWN_PAUSE`, so that the owner keeps
 //! its deadlines whatever others do.
 
 use std::io;
@@ -17,9 +17,9 @@ use rustix::net::SocketFlags;
 /// Less than a millisecond's work, and enough for all calls of a hundred workers.
 pub(crate) const CALLS_PER_ROUND: usize = 256;
 /// Number of foreign connections in one round that causes a pause.
-const CROWD: usize = 16;
+const UNKNOWN_MOST: usize = 16;
 /// One such round per pause costs a tenth of a core; a worker queued behind foreign connections gets in after some tens of milliseconds.
-const CROWD_PAUSE: Duration = Duration::from_millis(5);
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(5);
 /// Without descriptors nothing is accepted; some may be free later.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -91,8 +91,8 @@ impl Door {
                 break;
             }
         }
-        if unknown >= CROWD || callers.len() == most {
-            self.opens = Instant::now() + CROWD_PAUSE;
+        if unknown >= UNKNOWN_MOST || callers.len() == most {
+            self.opens = Instant::now() + UNKNOWN_PAUSE;
         }
         callers
     }

@@ -67,7 +67,7 @@ pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 const ABSENT_AFTER: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(2);
 
 /// Sleep at most this long if other threads may ring and the link has no descriptor to sleep on.
-const BELL_LOOK: Duration = Duration::from_millis(1);
+const BELL_POLL: Duration = Duration::from_millis(1);
 
 /// Id of all messages that are not tracked.
 pub const UNTRACKED: SendId = SendId(u64::MAX);
@@ -585,7 +585,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             return Ok(());
         }
         let slept = if self.link.fd().is_none() {
-            self.link.wait(span.min(BELL_LOOK))
+            self.link.wait(span.min(BELL_POLL))
         } else {
             self.link.arm_fd().map(|armed| {
                 let span = self.link.unsent_sleep().map_or(span, |most| span.min(most));

@@ -275,7 +275,7 @@ impl Endpoint {
                 Err(_) => break false, // `flush` returns no other error
             }
         };
-        let given_up: Vec<(NodeId, usize)> = (core.drive.table.peers())
+        let unacknowledged: Vec<(NodeId, usize)> = (core.drive.table.peers())
             .map(|peer| (peer, core.promised_messages(peer)))
             .filter(|(_, messages)| *messages > 0)
             .collect();
@@ -287,10 +287,13 @@ impl Endpoint {
                 break; // silence
             }
         }
-        if lost.is_empty() && given_up.is_empty() {
+        if lost.is_empty() && unacknowledged.is_empty() {
             return Ok(());
         }
-        Err(CloseError::Undelivered { lost, given_up })
+        Err(CloseError::Undelivered {
+            lost,
+            unacknowledged,
+        })
     }
 }
 

@@ -362,19 +362,19 @@ pub enum SendError {
 #[non_exhaustive]
 pub enum CloseError {
     /// Numbers of messages by peer.
-    #[error("{}", undelivered(lost, given_up))]
+    #[error("{}", undelivered(lost, unacknowledged))]
     Undelivered {
         /// Lost with its session and not reported before.
         lost: Vec<(NodeId, usize)>,
         /// Not acknowledged in the time given to `close`.
-        given_up: Vec<(NodeId, usize)>,
+        unacknowledged: Vec<(NodeId, usize)>,
     },
     /// The link failed permanently.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
 }
 
-fn undelivered(lost: &[(NodeId, usize)], given_up: &[(NodeId, usize)]) -> String {
+fn undelivered(lost: &[(NodeId, usize)], unacknowledged: &[(NodeId, usize)]) -> String {
     let list = |what: &str, peers: &[(NodeId, usize)]| {
         let all: Vec<String> = peers
             .iter()
@@ -383,8 +383,11 @@ fn undelivered(lost: &[(NodeId, usize)], given_up: &[(NodeId, usize)]) -> String
         (!all.is_empty()).then(|| format!("{} {what}", all.join(", ")))
     };
     let lost = list("were lost with it", lost);
-    let given_up = list("were not acknowledged in the time given to close", given_up);
-    let all: Vec<String> = lost.into_iter().chain(given_up).collect();
+    let unacknowledged = list(
+        "were not acknowledged in the time given to close",
+        unacknowledged,
+    );
+    let all: Vec<String> = lost.into_iter().chain(unacknowledged).collect();
     all.join("; ")
 }
 

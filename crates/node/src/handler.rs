@@ -43,7 +43,7 @@ pub trait Handler {
         let _ = (peer, id, why);
     }
 
-    /// The answer to `Endpoint::ask_flows`; `next`: the peer from which on there are more.
+    /// The answer to `Endpoint::request_flows`; `next`: the peer from which on there are more.
     fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
         let _ = (node, flows, next);
     }

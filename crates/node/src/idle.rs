@@ -43,7 +43,7 @@ const PREEMPTED_LEAST_NS: u64 = 5_000_000;
 const PREEMPTED_MOST_NS: u64 = 2_000_000_000;
 
 /// Rests between two queries of the run-queue delay: a yield counts once; a sleep, which costs more than the query, several times.
-const RESTS_PER_LOOK: u32 = 64;
+const RESTS_PER_POLL: u32 = 64;
 const RESTS_OF_A_SLEEP: u32 = 8;
 
 /// The core is shared if the run-queue delay exceeds 1/2⁴ of the time, and ours again below 1/2⁶.
@@ -184,7 +184,7 @@ impl Idle {
     /// Whether `kept_waiting` should be called.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
-        self.rests >= RESTS_PER_LOOK
+        self.rests >= RESTS_PER_POLL
     }
 
     /// Takes the total run-queue delay at `now_ns`; after `None` it may be another thread's. It shows members in other containers and other programs
@@ -352,7 +352,7 @@ mod tests {
                 idle.woke(now);
                 idle.work(now);
             }
-            assert!(sleeps <= RESTS_PER_LOOK / RESTS_OF_A_SLEEP, "{sleeps}");
+            assert!(sleeps <= RESTS_PER_POLL / RESTS_OF_A_SLEEP, "{sleeps}");
             idle.kept_waiting(now, delay_ns);
             idle.begin();
             idle.empty(now)

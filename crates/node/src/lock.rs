@@ -41,7 +41,7 @@ const DOZES: u32 = 4;
 const SPOILED: u32 = 8;
 
 /// Checks of the other side's flags before the owner sleeps: some microseconds, a poll of the assistant. A wake-up takes ten times as long.
-const LOOKS: u32 = 200;
+const POLLS: u32 = 200;
 
 /// A value that knows when it was last driven.
 pub(crate) trait Stamped {
@@ -211,7 +211,7 @@ impl<T> Owner<T> {
     #[cold]
     fn await_other(&self) {
         let other = &self.shared.other.0;
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if other.load(Ordering::Relaxed) & HELD == 0 {
                 return;
             }

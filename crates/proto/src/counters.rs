@@ -132,7 +132,7 @@ pub struct Counters {
     /// Under `suci`: frames that peers were permitted to send again.
     pub granted_frames: u64,
     /// Peers handled because their alarm had gone off, whether or not a deadline had passed.
-    pub timer_looks: u64,
+    pub timer_checks: u64,
     /// Sessions ended because a message was stalled.
     pub stalled_sessions: u64,
     /// Messages delivered.

@@ -93,7 +93,7 @@ impl Memory {
     }
 
     /// So little is used that peers that were told to stop may send directly again.
-    pub(crate) fn has_eased(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.headroom_bytes > 0 && self.used_bytes() <= self.half_bytes() / 2
     }
 

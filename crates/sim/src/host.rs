@@ -242,7 +242,7 @@ impl Item {
 
 /// Collects the deliveries of one poll.
 #[derive(Debug)]
-pub(crate) struct Inbox<'a> {
+pub(crate) struct Mailbox<'a> {
     pub(crate) now: Instant,
     /// Copies of messages within a frame are wanted.
     pub(crate) copies: bool,
@@ -255,7 +255,7 @@ pub(crate) struct Inbox<'a> {
     pub(crate) events: VecDeque<Event>,
 }
 
-impl Program for Inbox<'_> {
+impl Program for Mailbox<'_> {
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
         let bytes = delivery.body.bytes();
         let (length, checksum) = (bytes.len(), checksum(bytes));

@@ -135,7 +135,7 @@ impl Oracle {
     }
 
     /// Ends a node's process: its submitted messages may or may not arrive.
-    pub(crate) fn died(&mut self, node: NodeId) {
+    pub(crate) fn ended(&mut self, node: NodeId) {
         self.incarnations.remove(&node);
         self.up.retain(|(who, _), _| *who != node);
         self.latest.retain(|(who, _), _| *who != node);

@@ -121,8 +121,11 @@ impl Worker {
         let mut log = self.log;
         match self.endpoint.close(Duration::from_secs(5)) {
             Ok(()) => {}
-            Err(CloseError::Undelivered { lost, given_up }) => {
-                for (_, messages) in lost.into_iter().chain(given_up) {
+            Err(CloseError::Undelivered {
+                lost,
+                unacknowledged,
+            }) => {
+                for (_, messages) in lost.into_iter().chain(unacknowledged) {
                     writeln!(log, "lost {messages}").expect("log");
                 }
             }

@@ -40,7 +40,7 @@ pub struct TsumujiHandler {
     pub refused: Option<
         unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64, text: *const c_char),
     >,
-    /// An answer to tsumuji_ask_flows; next: the peer to ask on from, or -1.
+    /// An answer to tsumuji_request_flows; next: the peer to ask on from, or -1.
     pub flows: Option<
         unsafe extern "C" fn(
             context: *mut c_void,

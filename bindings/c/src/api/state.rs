@@ -259,7 +259,7 @@ pub unsafe extern "C" fn tsumuji_get_remote_flow(
 /// Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
 /// most `most`, and at most 32.
 #[unsafe(no_mangle)]
-pub extern "C" fn tsumuji_ask_flows(
+pub extern "C" fn tsumuji_request_flows(
     handle: Handle,
     which: c_int,
     first: c_int,
@@ -271,7 +271,7 @@ pub extern "C" fn tsumuji_ask_flows(
             .ok()
             .filter(|most| *most > 0)
             .ok_or_else(|| Failure::invalid("accepted numbers of flows are 1 to 65535"))?;
-        Ok(node.endpoint.ask_flows(which, first, most)?)
+        Ok(node.endpoint.request_flows(which, first, most)?)
     }))
 }
 

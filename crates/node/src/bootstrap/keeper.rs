@@ -41,7 +41,7 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// When all have ended and the launcher wants to stop, a reader that does not read can delay it for this long.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
 /// Interval at which the launcher's wish is checked meanwhile.
-const FLUSH_LOOK: Duration = Duration::from_millis(50);
+const FLUSH_POLL: Duration = Duration::from_millis(50);
 
 /// State of the keeper thread.
 pub(super) struct Keeper {
@@ -142,7 +142,7 @@ impl Keeper {
         shared.update(|state| state.ended = true);
         // A slow reader gets all output, unless the launcher wants to stop.
         let mut stop_at = None;
-        while !self.output.flush(FLUSH_LOOK) {
+        while !self.output.flush(FLUSH_POLL) {
             if shared.lock().stop.is_some() {
                 let stop_at = *stop_at.get_or_insert_with(|| Instant::now() + LAST_FLUSH);
                 if Instant::now() >= stop_at {

@@ -48,7 +48,7 @@ use tsumuji_link::impair::ImpairConfig;
 const DROP_GRACE: Duration = Duration::from_millis(500);
 
 /// How often a wait of the parent's asks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Default of `LaunchSpec::silence`: longer than delays of a busy host or a relearning switch, shorter than people wait.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -421,7 +421,9 @@ impl Launcher {
             };
             // Bounded by the keeper's join timeout.
             let mut state = loop {
-                let state = self.shared.wait(Instant::now().checked_add(LOOK), done);
+                let state = self
+                    .shared
+                    .wait(Instant::now().checked_add(POLL_EVERY), done);
                 if done(&state) {
                     break state;
                 }

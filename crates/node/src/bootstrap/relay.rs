@@ -40,7 +40,7 @@ use crate::runqueue::Runqueue;
 use crate::sleep;
 
 /// How often a relay looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// A relay that was started for a node ends if none came for so long; and when the last has left, unless somebody has just asked for it: an agent asks
 /// before it starts the program that attaches.
 const UNUSED_FIRST: Duration = Duration::from_secs(10);
@@ -408,7 +408,7 @@ impl<D: Ethernet> Service<D> {
         // The processes that it serves poll, too.
         let mut idle = Idle::new(IdlePolicy::Adaptive, usize::from(device.slots) + 1 > cores);
         let (clock, mut runqueue) = (SystemClock::new(), Runqueue::default());
-        let mut looked = Instant::now();
+        let mut polled = Instant::now();
         loop {
             let frames = self.relay.poll_once()?;
             let now = clock.now();
@@ -419,7 +419,7 @@ impl<D: Ethernet> Service<D> {
                     Step::Spin => std::hint::spin_loop(),
                     Step::Yield => rustix::thread::sched_yield(),
                     Step::Sleep => {
-                        self.relay.wait(LOOK)?;
+                        self.relay.wait(POLL_EVERY)?;
                         idle.woke(clock.now().as_nanos());
                     }
                 }
@@ -427,8 +427,8 @@ impl<D: Ethernet> Service<D> {
                     idle.kept_waiting(clock.now().as_nanos(), runqueue.delay_ns());
                 }
             }
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
+            if polled.elapsed() >= POLL_EVERY {
+                polled = Instant::now();
                 if is_over() || self.is_unused()? {
                     return Ok(RelayEnd {
                         counters: self.relay.counters(),

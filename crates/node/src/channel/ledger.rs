@@ -121,7 +121,7 @@ impl Ledger {
     }
 
     /// Whether peers may go on.
-    pub(crate) fn is_eased(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.used_bytes() <= self.budget_bytes / 4
     }
 }

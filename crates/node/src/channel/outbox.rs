@@ -56,7 +56,7 @@ pub trait Way {
 }
 
 /// A thread that waits for room looks so often whether it is to end.
-const ROOM_LOOK: Duration = Duration::from_millis(10);
+const ROOM_POLL: Duration = Duration::from_millis(10);
 
 /// The bound that a letter counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -466,7 +466,7 @@ impl MessageSender {
     pub(crate) fn send_together(&self, letters: &mut Vec<Letter>, is_over: impl Fn() -> bool) {
         let patience = || {
             self.remote.bell.ring(); // what was given so far is to leave
-            (!is_over()).then_some(ROOM_LOOK)
+            (!is_over()).then_some(ROOM_POLL)
         };
         let mut state = self.remote.lock();
         for letter in letters.drain(..) {

@@ -135,7 +135,7 @@ impl OpenChannel {
     /// Tells peers to go on, if little is left.
     pub(super) fn lift_backpressure(&mut self, outbox: &mut Outbox) {
         // Kept messages may be needed until others arrive.
-        if self.ledger.is_eased() || self.mailbox.is_empty() && !self.ledger.is_pressed() {
+        if self.ledger.has_space() || self.mailbox.is_empty() && !self.ledger.is_pressed() {
             self.let_go(outbox);
         }
     }

@@ -338,6 +338,6 @@ mod tests {
         assert!(asked.is_due() && asked.next_request().is_some());
         asked.take((NodeId(0), 1), &request);
         asked.forget(NodeId(0), 2);
-        assert!(!asked.is_due(), "of the life that died");
+        assert!(!asked.is_due(), "of a session that has ended");
     }
 }

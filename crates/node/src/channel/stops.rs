@@ -91,7 +91,7 @@ impl Channels {
     }
 
     /// Asks `node` for its flows with peers of id `first` and above. `waits`: the calling program waits for the response.
-    pub(crate) fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16, waits: bool) {
+    pub(crate) fn request_flows(&mut self, node: NodeId, first: NodeId, most: u16, waits: bool) {
         let request = self.statistics.ask(node, first, most, waits);
         self.tools
             .outbox

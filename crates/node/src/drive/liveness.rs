@@ -11,7 +11,7 @@ use crate::metrics::NEVER;
 const LIVENESS_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
 /// Longest time between polls while a process was found dead and its session has not ended.
-const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
+const DYING_POLL: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
 
 /// Time for which a session is kept for a new process in a dead one's place that does not say hello.
 const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             }
         }
         if !dying.is_empty() {
-            self.liveness_at = self.now + DYING_LOOK; // so that turns follow
+            self.liveness_at = self.now + DYING_POLL; // so that turns follow
         }
         self.dying = dying;
     }

@@ -148,7 +148,12 @@ impl Endpoint {
 
     /// Asks without waiting: the answer goes to [`Handler::flows`](crate::Handler::flows). A new request to a node replaces an open one. Answers hold
     /// flows of peers from `first` on: at most `most`, and at most 32.
-    pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
+    pub fn request_flows(
+        &mut self,
+        node: NodeId,
+        first: NodeId,
+        most: u16,
+    ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.ask(node, first, most, false)
     }
@@ -178,7 +183,7 @@ impl Core {
             peers,
             ..
         } = self;
-        channels.ask_flows(node, first, most, waits);
+        channels.request_flows(node, first, most, waits);
         drive.refresh_now();
         channels.settle(drive, peers);
         drive.transmit(&Borrowed::NONE)?;

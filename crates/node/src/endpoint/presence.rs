@@ -10,7 +10,7 @@ use crate::error::{MeetError, SendError};
 use crate::peers::Peers;
 
 /// How often the caller of `meet` may end it.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 impl Endpoint {
     /// Whether hello was exchanged with the peer's present incarnation.
@@ -70,7 +70,7 @@ impl Endpoint {
         loop {
             let left = within.saturating_sub(begun.elapsed());
             let mut differ = false;
-            match self.wait_up(LOOK.min(left)) {
+            match self.wait_up(POLL_EVERY.min(left)) {
                 Err(SendError::PeerDead { peer }) => {
                     self.reconnect(peer).map_err(MeetError::from)?;
                 }

@@ -30,10 +30,10 @@ const AHEAD_BYTES: usize = 64 << 10;
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Interval at which `flush` checks whether peers have read direct messages.
-const READ_LOOK: Duration = Duration::from_micros(50);
+const READ_POLL: Duration = Duration::from_micros(50);
 
 /// How often a peer is asked for its window while a program waits for it: often enough for programs, and few frames.
-const WINDOW_LOOK: Duration = Duration::from_millis(10);
+const WINDOW_POLL: Duration = Duration::from_millis(10);
 
 /// Limit of polls in which `listen` empties the rings, if peers keep filling them.
 const LISTEN_POLLS: u32 = 512;
@@ -303,7 +303,7 @@ impl Core {
             self.drive.engine.ask_window(now, to);
             self.drive.mark_pending();
             // A peer whose window grows tells nobody who has nothing under way.
-            self.run_until(left.min(WINDOW_LOOK), |engine, intake| {
+            self.run_until(left.min(WINDOW_POLL), |engine, intake| {
                 engine.window_takes(to, bytes) || intake.peers.is_lost(to)
             })?;
             left = timeout.saturating_sub(start.elapsed());
@@ -344,7 +344,7 @@ impl Core {
             let span = if unread == 0 {
                 left
             } else {
-                left.min(READ_LOOK)
+                left.min(READ_POLL)
             };
             is_last = left.is_zero();
             self.run_until(span, |engine, intake| {

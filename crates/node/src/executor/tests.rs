@@ -14,7 +14,7 @@ use crate::{ChannelOptions, Datagram, Destination, Endpoint, Membership, Options
 
 const CHANNEL: u16 = 7;
 const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 fn endpoints(count: u16) -> Vec<Endpoint> {
     let job = ShmJob::create(count.into(), ShmConfig::for_nodes(count.into())).unwrap();
@@ -65,7 +65,7 @@ fn serve_while<R: Send>(
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                server.recv(LOOK).unwrap();
+                server.recv(POLL_EVERY).unwrap();
             }
             ask(&mut server)
         });
@@ -435,7 +435,7 @@ fn datagrams_are_served() {
             let answer = loop {
                 let missed = client.datagram(Destination::Peer(NodeId(0)), datagram, None);
                 assert_eq!(missed.unwrap(), 0);
-                if let Some(answer) = client.recv(LOOK).unwrap() {
+                if let Some(answer) = client.recv(POLL_EVERY).unwrap() {
                     break answer;
                 }
                 assert!(begun.elapsed() < PATIENCE);

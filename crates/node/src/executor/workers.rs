@@ -20,7 +20,7 @@ use crate::clock::{Clock, SystemClock};
 /// One call in so many is timed: reading the clock twice costs a fifth of handing a message over. Long calls are timed each.
 pub(super) const TIMED_EVERY: u32 = 16;
 /// A worker looks into its empty queue so often before it sleeps: about as long as waking it takes.
-const EMPTY_LOOKS: u32 = 2_000;
+const EMPTY_POLLS: u32 = 2_000;
 
 /// A worker serves so many messages before it gives up their answers and memory, and for so long at most: each time takes two locks.
 const TOGETHER: usize = 32;
@@ -226,7 +226,7 @@ impl Worker {
     }
 
     fn next(&self) -> Option<Job> {
-        for _ in 0..EMPTY_LOOKS {
+        for _ in 0..EMPTY_POLLS {
             match self.jobs.try_recv() {
                 Ok(job) => return Some(job),
                 Err(TryRecvError::Disconnected) => return None,

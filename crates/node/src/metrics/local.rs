@@ -25,7 +25,7 @@ const LIST_BYTES_MAX: u64 = 64 << 20;
 /// Most nodes of one host that are listed.
 const NODES_MAX: usize = 4096;
 /// Pause between two attempts to connect to a full queue.
-const CROWD_PAUSE: Duration = Duration::from_millis(1);
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
 /// Limit of one answer in bytes: a node with 4,000 peers writes less.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// Flag of a listening socket in the kernel's list.
@@ -114,7 +114,7 @@ impl LocalNode {
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline =>
                 {
-                    std::thread::sleep(CROWD_PAUSE);
+                    std::thread::sleep(BUSY_PAUSE);
                 }
                 connected => break connected?,
             }

@@ -168,7 +168,7 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
         counter messages_delivered_total = engine.delivered_messages, "Messages handed to the program.";
         counter direct_messages_total = engine.direct_messages, "Messages sent without numbers, over shared memory (R-96).";
         counter stalled_sessions_total = engine.stalled_sessions, "Sessions ended because a message could not go on though its peer was heard (R-93).";
-        counter timer_looks_total = engine.timer_looks, "Times that a peer was looked at because a deadline of its had come.";
+        counter timer_checks_total = engine.timer_checks, "Times that a peer was looked at because a deadline of its had come.";
         counter spoofed_source_frames_total = snapshot.counters.spoofed_source_frames, "Frames dropped because they did not come from where their source lives.";
         counter datagrams_dropped_total = snapshot.counters.dropped_datagrams, "Datagrams dropped because their channel held enough.";
     });

@@ -10,7 +10,7 @@ use crate::any_link::AnyLink;
 use crate::error::OpenError;
 
 /// Nanoseconds between two checks of the key file.
-const LOOK_EVERY_NS: u64 = 1_000_000_000;
+const CHECK_EVERY_NS: u64 = 1_000_000_000;
 
 /// A sealed link whose key file may change.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Keyed {
     key_file: PathBuf,
     changed: Option<SystemTime>,
     /// When it is checked next, by the clock of `note_time`.
-    look_at_ns: u64,
+    check_at_ns: u64,
 }
 
 impl Keyed {
@@ -31,7 +31,7 @@ impl Keyed {
             sealed: Sealed::new(link, &keys, mode)?,
             key_file,
             changed,
-            look_at_ns: 0,
+            check_at_ns: 0,
         })
     }
 
@@ -65,8 +65,8 @@ impl Link for Keyed {
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
         self.sealed.note_time(now_ns);
-        if now_ns >= self.look_at_ns {
-            self.look_at_ns = now_ns.saturating_add(LOOK_EVERY_NS);
+        if now_ns >= self.check_at_ns {
+            self.check_at_ns = now_ns.saturating_add(CHECK_EVERY_NS);
             self.look();
         }
     }

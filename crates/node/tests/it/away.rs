@@ -137,8 +137,11 @@ fn close_says_what_it_gives_up() {
         drop(b); // before they met
         send_all(&mut a, B, 3, 100);
         match a.close(Duration::from_millis(10)) {
-            Err(CloseError::Undelivered { lost, given_up }) => {
-                assert_eq!([lost, given_up].concat(), [(B, 3)], "over {over:?}");
+            Err(CloseError::Undelivered {
+                lost,
+                unacknowledged,
+            }) => {
+                assert_eq!([lost, unacknowledged].concat(), [(B, 3)], "over {over:?}");
             }
             other => panic!("over {over:?}: {other:?}"),
         }

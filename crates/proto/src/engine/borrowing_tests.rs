@@ -45,7 +45,7 @@ fn borrowed_messages_survive_a_bad_wire() {
             wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
             let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
             assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
-            let got = &wire.nodes[1].inbox.messages;
+            let got = &wire.nodes[1].mailbox.messages;
             assert_eq!(got.len(), 2 * sent.len());
             for (pair, sent) in got.chunks(2).zip(&sent) {
                 assert!(
@@ -89,7 +89,7 @@ fn shared_messages_are_held_until_acknowledged() {
             let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
             assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
             assert!(sent.iter().all(is_given_up), "seed {seed} {congestion}");
-            let got = &wire.nodes[1].inbox.messages;
+            let got = &wire.nodes[1].mailbox.messages;
             assert_eq!(got.len(), 2 * sent.len());
             for (pair, sent) in got.chunks(2).zip(&sent) {
                 assert!(
@@ -134,7 +134,7 @@ fn shared_messages_that_fail_are_given_up() {
     assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
     submit(&mut wire);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert!(message.is_unique() && wire.nodes[1].inbox.messages[0].2 == message);
+    assert!(message.is_unique() && wire.nodes[1].mailbox.messages[0].2 == message);
 }
 
 /// A borrowed message that is no longer passed never leaves with the bytes of another: whatever is borrowed to another peer meanwhile, or again to
@@ -164,9 +164,9 @@ fn bytes_of_another_message_never_leave() {
         wire.nodes[0].borrow(2, CHANNEL, second.clone(), false);
         wire.run(Duration::from_secs(5), |wire| wire.queued(0, 2) == 0);
         assert!(wire.nodes[0].retain());
-        assert!(wire.nodes[2].inbox.messages[0].2 == second);
+        assert!(wire.nodes[2].mailbox.messages[0].2 == second);
         assert!(
-            wire.nodes[1].inbox.messages.is_empty(),
+            wire.nodes[1].mailbox.messages.is_empty(),
             "nobody has the rest"
         );
         let drops = wire.nodes[1].engine.counters().drops;
@@ -182,7 +182,7 @@ fn bytes_of_another_message_never_leave() {
         // The message is passed again, and all of it arrives.
         wire.nodes[0].borrowed = left;
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-        assert!(wire.nodes[1].inbox.messages[0].2 == first);
+        assert!(wire.nodes[1].mailbox.messages[0].2 == first);
         assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
     }
 }
@@ -214,7 +214,7 @@ fn giving_up_ends_the_session() {
         let message = body(2, 300_000);
         borrow(&mut wire, CHANNEL, &message, 0);
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-        let got = &wire.nodes[1].inbox.messages;
+        let got = &wire.nodes[1].mailbox.messages;
         assert!(got.len() == 1 && got[0].2 == message, "{congestion}");
         assert_eq!(wire.nodes[1].engine.accounts().memory_bytes, 0);
     }
@@ -239,7 +239,7 @@ fn what_is_acknowledged_is_not_kept() {
         let id = wire.nodes[0].borrowed.as_ref().unwrap().1;
         assert!(wire.nodes[0].retain() && wire.nodes[0].engine.is_acknowledged(to, id));
         assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_bytes, 0);
-        assert_eq!(wire.nodes[1].inbox.messages[round].2, message);
+        assert_eq!(wire.nodes[1].mailbox.messages[round].2, message);
     }
 }
 
@@ -266,7 +266,7 @@ fn kept_before_hello() {
     let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.queued_bytes, message.len());
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, message);
 }
 
 /// If the peer accepts no message of that length, `unsent_bytes` and an event report it, nothing of the message is left, and the next is accepted.
@@ -295,7 +295,7 @@ fn too_large_ends_borrowing() {
     let message = body(2, 100_000);
     borrow(&mut wire, CHANNEL, &message, 0);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, message);
 }
 
 /// If the peer dies while a message is borrowed, or after it was retained, `unsent_bytes` reports it, and nothing is left of the message.
@@ -351,11 +351,11 @@ fn cancelled_messages_leave_nothing() {
     assert!(!engine.cancel(&borrowed), "some of it has left");
     assert!(wire.nodes[0].retain());
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    let got = &wire.nodes[1].inbox.messages;
+    let got = &wire.nodes[1].mailbox.messages;
     assert!(got.len() == 2 && got[0].2 == body(7, 10) && got[1].2 == message);
     // A cancelled message leaves no slot marked as borrowed.
     let next = body(9, 70_000);
     borrow(&mut wire, CHANNEL, &next, 0);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert!(wire.nodes[1].inbox.messages[2].2 == next);
+    assert!(wire.nodes[1].mailbox.messages[2].2 == next);
 }

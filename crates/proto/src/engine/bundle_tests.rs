@@ -42,20 +42,20 @@ fn bundles_arrive_as_messages() {
             let receiver = &mut wire.nodes[1];
             let accounts = receiver.engine.accounts();
             assert!(accounts.are_balanced(), "seed {seed}: {accounts:?}");
-            let held: usize = receiver.inbox.messages[taken..]
+            let held: usize = receiver.mailbox.messages[taken..]
                 .iter()
                 .map(|(_, _, body)| crate::memory::charge(body.len()))
                 .sum();
             assert!(held <= accounts.memory_bytes, "seed {seed}");
-            for (from, _, body) in &receiver.inbox.messages[taken..] {
+            for (from, _, body) in &receiver.mailbox.messages[taken..] {
                 receiver.engine.release(*from, body.len());
             }
-            taken = receiver.inbox.messages.len();
+            taken = receiver.mailbox.messages.len();
         }
         let accounts = wire.nodes[1].engine.accounts();
         assert_eq!((taken, accounts.memory_bytes), (2000, 0), "seed {seed}");
         for channel in channels {
-            let messages = wire.nodes[1].inbox.messages.iter();
+            let messages = wire.nodes[1].mailbox.messages.iter();
             let mut got: Vec<_> = messages
                 .filter(|message| message.1 == channel)
                 .map(|message| message.2.clone())

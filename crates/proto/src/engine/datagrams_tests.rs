@@ -29,8 +29,8 @@ fn datagrams_are_broadcast() {
         )
         .unwrap();
     wire.run(Duration::from_millis(1), |_| false);
-    assert_eq!(wire.nodes[1].inbox.datagrams, [(3, 0, vec![5; 8])]);
-    assert_eq!(wire.nodes[2].inbox.datagrams, [(3, 0, vec![5; 8])]);
+    assert_eq!(wire.nodes[1].mailbox.datagrams, [(3, 0, vec![5; 8])]);
+    assert_eq!(wire.nodes[2].mailbox.datagrams, [(3, 0, vec![5; 8])]);
 }
 
 /// A datagram to a peer that was not met yet waits for it, and a newer one replaces it meanwhile; one to a dead peer does not wait.
@@ -47,8 +47,8 @@ fn datagrams_wait_for_hello() {
         let engine = &mut wire.nodes[0].engine;
         assert_eq!(engine.submit_datagram(to, datagram(lap), None), Ok(0));
     }
-    wire.run(MINUTE, |wire| !wire.nodes[1].inbox.datagrams.is_empty());
-    assert_eq!(wire.nodes[1].inbox.datagrams, [(3, 0, vec![5; 8])]);
+    wire.run(MINUTE, |wire| !wire.nodes[1].mailbox.datagrams.is_empty());
+    assert_eq!(wire.nodes[1].mailbox.datagrams, [(3, 0, vec![5; 8])]);
     let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.superseded_datagrams, 2);
     let now = wire.now;
@@ -86,10 +86,10 @@ fn long_datagrams_are_broadcast() {
         Err(SubmitError::UnknownPeer { peer: nobody })
     );
     wire.run(MINUTE, |wire| {
-        (wire.nodes[1..].iter()).all(|node| !node.inbox.datagrams.is_empty())
+        (wire.nodes[1..].iter()).all(|node| !node.mailbox.datagrams.is_empty())
     });
     for node in &wire.nodes[1..] {
-        assert_eq!(node.inbox.datagrams, [(3, 0, vec![5; 100_000])]);
+        assert_eq!(node.mailbox.datagrams, [(3, 0, vec![5; 100_000])]);
         assert_eq!(node.engine.accounts().memory_bytes, 0);
     }
 }

@@ -590,7 +590,7 @@ pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> u
 
 /// Whether direct messages of that peer are taken now: the usual rules apply to it, and at most a quarter of the budget is used.
 pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
-    shared.memory.has_eased() && is_plain(peer, shared)
+    shared.memory.has_space() && is_plain(peer, shared)
 }
 
 /// The peer has a ring, and neither a policy nor a window of the program limits what it may send.

@@ -118,22 +118,22 @@ fn references_without_bodies_are_refused() {
     let head = (engine.direct(NodeId(1), CHANNEL, bytes).unwrap()).reference_head(bytes);
     assert!(engine.direct(NodeId(1), CHANNEL, RING_BYTES + 1).is_none());
     let (now, node) = (wire.now, &mut wire.nodes[1]);
-    node.engine.handle_frame(now, &head, &mut node.inbox);
+    node.engine.handle_frame(now, &head, &mut node.mailbox);
     node.engine.handle_bodiless(now, &head, bytes - 1);
     assert_eq!(node.engine.counters().drops.get(Drop::Truncated), 1);
     assert_eq!(node.engine.counters().drops.get(Drop::Malformed), 1);
     for other in [0, 1, bytes - 1, bytes + 1, 1 << 31] {
         let frame_bytes = head.len() + other;
-        (node.engine).foresee(now, &head, frame_bytes, &mut node.inbox);
+        (node.engine).foresee(now, &head, frame_bytes, &mut node.mailbox);
         assert!(node.engine.placement().is_none(), "{other}");
         assert!(!node.engine.is_expected(0, &head, other), "{other}");
     }
-    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
+    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.mailbox);
     assert_eq!(node.engine.placement().unwrap().place.len(), bytes);
     assert!(node.engine.is_expected(0, &head, bytes));
     node.engine
-        .handle_placed(now, &head, bytes, &mut node.inbox);
-    assert_eq!(node.inbox.messages.len(), 1);
+        .handle_placed(now, &head, bytes, &mut node.mailbox);
+    assert_eq!(node.mailbox.messages.len(), 1);
 }
 
 /// A message by reference whose payload cannot be read ends the session: its sender is told how many are lost, and a later message is not delivered
@@ -153,17 +153,17 @@ fn a_lost_body_is_told() {
     let head = direct.reference_head(bytes);
     direct.referred(bytes);
     let (now, node) = (wire.now, &mut wire.nodes[1]);
-    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
+    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.mailbox);
     node.engine.handle_bodiless(now, &head, bytes);
     assert_eq!(node.engine.counters().drops.get(Drop::Memory), 1);
     assert!(send(&mut wire, 0, CHANNEL, b"behind"));
     wire.run(SECOND.times(10), |_| false);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 3);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 3);
     assert_eq!(wire.nodes[1].engine.accounts().memory_bytes, 0);
     assert_eq!(lost(&wire, 0), 2);
     assert!(send(&mut wire, 0, CHANNEL, b"in the next session"));
     settle(&mut wire);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 4);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 4);
 }
 
 /// How many frames were placed, and how many long messages went directly.
@@ -194,7 +194,7 @@ fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
         for channel in channels {
             let of_channel = |it: &&(Channel, Vec<u8>)| it.0 == channel;
             let mut expected: Vec<_> = sent.iter().filter(of_channel).map(|it| &it.1).collect();
-            let came = node.inbox.messages.iter().filter(|it| it.1 == channel);
+            let came = node.mailbox.messages.iter().filter(|it| it.1 == channel);
             let mut came: Vec<_> = came.map(|it| &it.2).collect();
             if channel == channels[1] {
                 expected.sort_unstable();
@@ -245,7 +245,7 @@ fn memory_stops_who_sends() {
     let drops = &wire.nodes[1].engine.counters().drops;
     assert_eq!(drops.get(Drop::Memory), 0);
     assert!(!send(&mut wire, 0, CHANNEL, b"12345678"), "still full");
-    let taken: Vec<_> = wire.nodes[1].inbox.messages.drain(..).collect();
+    let taken: Vec<_> = wire.nodes[1].mailbox.messages.drain(..).collect();
     for (from, _, body) in taken {
         wire.nodes[1].engine.release(from, body.len());
     }
@@ -261,7 +261,7 @@ fn nothing_on_its_way_is_dropped() {
     wire.nodes[1].consumes = false;
     let session = session(&mut wire);
     settle(&mut wire);
-    let before = wire.nodes[1].inbox.messages.len();
+    let before = wire.nodes[1].mailbox.messages.len();
     let config = Config {
         ring_bytes: RING_BYTES,
         ..config(1, 1)
@@ -280,7 +280,7 @@ fn nothing_on_its_way_is_dropped() {
     }
     settle(&mut wire);
     let drops = |wire: &Wire| wire.nodes[1].engine.counters().drops.get(Drop::Memory);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), sent, "all of them");
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), sent, "all of them");
     let refused = drops(&wire); // of a frame of the last message, which went by number
 
     let data = part(session, Channel::ordered(77), (0, 1000), &[7; 1000]);
@@ -289,10 +289,10 @@ fn nothing_on_its_way_is_dropped() {
     for _ in 0..10_000 {
         let node = &mut wire.nodes[1];
         node.engine
-            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+            .handle_frame(wire.now, &slot[..bytes], &mut node.mailbox);
     }
     let most = unasked_bytes(&config, &PeerLink::of(&config)) / charge(1000) + 1;
-    let came = wire.nodes[1].inbox.messages.len() - sent;
+    let came = wire.nodes[1].mailbox.messages.len() - sent;
     let dropped = (drops(&wire) - refused) as usize;
     assert!(came <= most && dropped == 10_000 - came, "{came}");
 }
@@ -346,17 +346,17 @@ fn longer_ones_follow_frame_by_frame() {
         "by number"
     );
     settle(&mut wire);
-    wire.nodes[1].inbox.messages.clear();
+    wire.nodes[1].mailbox.messages.clear();
     let posted = Box::new(vec![0_u8; bytes]);
-    wire.nodes[1].inbox.posts.push((9, posted));
+    wire.nodes[1].mailbox.posts.push((9, posted));
     for seed in 0..4 {
         assert!(send(&mut wire, 0, CHANNEL, &long(seed)), "{seed}");
         assert!(send(&mut wire, 0, CHANNEL, &[seed]));
         assert_eq!(wire.nodes[0].engine.queued(NodeId(1)).unwrap().messages, 0);
         settle(&mut wire);
     }
-    let inbox = &wire.nodes[1].inbox;
-    for (index, (from, channel, message)) in (0..).zip(&inbox.messages) {
+    let mailbox = &wire.nodes[1].mailbox;
+    for (index, (from, channel, message)) in (0..).zip(&mailbox.messages) {
         let seed = index / 2;
         let wanted = if index % 2 == 0 {
             long(seed)
@@ -365,8 +365,8 @@ fn longer_ones_follow_frame_by_frame() {
         };
         assert!((*from, *channel) == (NodeId(0), CHANNEL) && *message == wanted);
     }
-    assert_eq!(inbox.messages.len(), 8);
-    assert!(inbox.filled.len() == 1 && inbox.filled[0].1 == long(0));
+    assert_eq!(mailbox.messages.len(), 8);
+    assert!(mailbox.filled.len() == 1 && mailbox.filled[0].1 == long(0));
     let counters = wire.nodes[1].engine.counters();
     let dropped = [Drop::Malformed, Drop::Memory].map(|reason| counters.drops.get(reason));
     assert_eq!((dropped, counters.delivered_messages), ([0, 0], 9));
@@ -386,12 +386,12 @@ fn odd_parts_are_dropped() {
         slot[..bytes].to_vec()
     };
     let block = [5; 1000];
-    wire.nodes[1].inbox.messages.clear();
-    wire.nodes[1].inbox.posts = vec![(7, Box::new(vec![0_u8; 2500]))];
+    wire.nodes[1].mailbox.messages.clear();
+    wire.nodes[1].mailbox.posts = vec![(7, Box::new(vec![0_u8; 2500]))];
     let mut come = |frame: Vec<u8>| {
         let node = &mut wire.nodes[1];
         let before = node.engine.counters().drops.get(Drop::Malformed);
-        (node.engine).handle_frame(wire.now, &frame, &mut node.inbox);
+        (node.engine).handle_frame(wire.now, &frame, &mut node.mailbox);
         node.engine.counters().drops.get(Drop::Malformed) == before
     };
     assert!(!come(part(1000, 2500, CHANNEL, &block)), "nothing began");
@@ -419,15 +419,15 @@ fn odd_parts_are_dropped() {
         "it is whole"
     );
     assert!(come(part(0, 2000, CHANNEL, &block)), "another begins");
-    assert!(wire.nodes[1].inbox.messages[0].2 == [5; 2500]);
-    assert_eq!(wire.nodes[1].inbox.filled[0].0, 7);
+    assert!(wire.nodes[1].mailbox.messages[0].2 == [5; 2500]);
+    assert_eq!(wire.nodes[1].mailbox.filled[0].0, 7);
     let now = wire.now;
     wire.nodes[1].engine.abort(now, NodeId(0));
     assert!(
         wire.nodes[1].engine.poll_unused().is_none(),
         "none was posted for it"
     );
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 1);
 }
 
 #[derive(Debug)]
@@ -465,7 +465,7 @@ fn the_programs_rules_hold() {
         open(&mut wire.nodes[1].engine);
         settle(&mut wire);
     }
-    let came = wire.nodes[1].inbox.messages.len();
+    let came = wire.nodes[1].mailbox.messages.len();
     assert_eq!(came, 2 * changes.len());
     // The same with a pace of the sender.
     let (now, pace) = (wire.now, crate::Pace::Drain);
@@ -496,7 +496,7 @@ fn who_lives_says_what_it_took() {
         }
         assert!(send(&mut wire, 0, Channel::ordered(0xff03), b"too late"));
         wire.run(SECOND, |_| false);
-        let came = wire.nodes[1].inbox.messages.len();
+        let came = wire.nodes[1].mailbox.messages.len();
         assert_eq!(lost(&wire, 0), 3 + 6 - came.min(6), "{leaves}: {came} came");
         assert!(!wire.nodes[0].engine.take_unsettled(NodeId(1)), "{leaves}");
     }
@@ -558,14 +558,14 @@ fn odd_frames_are_dropped() {
         let node = &mut wire.nodes[1];
         let before = node.engine.counters().drops.get(why);
         node.engine
-            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+            .handle_frame(wire.now, &slot[..bytes], &mut node.mailbox);
         assert_eq!(
             node.engine.counters().drops.get(why),
             before + 1,
             "{frame:?}"
         );
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 1);
     // Without a link that keeps frames in order, there are no direct messages.
     let mut plain = Wire::new(2);
     settle(&mut plain);
@@ -578,6 +578,6 @@ fn odd_frames_are_dropped() {
     let bytes = good.write(&mut slot).unwrap();
     let node = &mut plain.nodes[1];
     node.engine
-        .handle_frame(plain.now, &slot[..bytes], &mut node.inbox);
-    assert!(node.inbox.messages.is_empty());
+        .handle_frame(plain.now, &slot[..bytes], &mut node.mailbox);
+    assert!(node.mailbox.messages.is_empty());
 }

@@ -96,7 +96,7 @@ pub(super) fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usi
     let bytes = write(&mut slot).expect("fits");
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     node.engine
-        .handle_frame(now, &slot[..bytes], &mut node.inbox);
+        .handle_frame(now, &slot[..bytes], &mut node.mailbox);
 }
 
 pub(super) fn drops(wire: &Wire, reason: Drop) -> u64 {
@@ -135,7 +135,7 @@ fn acks_of_the_unsent() {
     forge(&mut wire, |slot| forged.write(slot));
     assert_eq!(drops(&wire, Drop::Malformed), 7);
     assert_eq!(wire.queued(1, 0), 1, "still to be sent");
-    assert!(wire.nodes[1].inbox.messages.is_empty());
+    assert!(wire.nodes[1].mailbox.messages.is_empty());
     assert_alive(&mut wire);
 }
 
@@ -188,7 +188,7 @@ fn numbers_far_ahead() {
         };
         forge(&mut wire, |slot| forged.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 49);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 49);
     let receiving = &wire.nodes[1].engine.shared.receiving;
     assert!(receiving.claimed() <= 256);
 }
@@ -225,7 +225,7 @@ fn contradicting_fragments() {
     }
     let refused = drops(&wire, Drop::Window) + drops(&wire, Drop::Malformed);
     assert_eq!(refused, lies.len() as u64);
-    assert!(wire.nodes[1].inbox.messages.is_empty());
+    assert!(wire.nodes[1].mailbox.messages.is_empty());
     for index in [1, 2] {
         let rest = Data {
             number: whole.number.wrapping_add(20 + index),
@@ -234,7 +234,7 @@ fn contradicting_fragments() {
         };
         forge(&mut wire, |slot| rest.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 3 * FULL.len()]);
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, vec![7; 3 * FULL.len()]);
 }
 
 /// A message of 2000 bytes has two fragments of 1000: a frame cut at the agreed size instead is refused, whichever part comes first.
@@ -274,7 +274,7 @@ fn fragments_cut_otherwise() {
         };
         forge(&mut wire, |slot| part.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 2000]);
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, vec![7; 2000]);
 }
 
 /// A datagram of several frames begins with 16 bytes: a shorter one is malformed, under either congestion control.
@@ -291,7 +291,7 @@ fn datagrams_without_a_stamp() {
             forge(&mut wire, |slot| forged.write(slot));
         }
         assert_eq!(drops(&wire, Drop::Malformed), 16);
-        assert_eq!(wire.nodes[1].inbox.datagrams.len(), 1);
+        assert_eq!(wire.nodes[1].mailbox.datagrams.len(), 1);
     }
 }
 
@@ -408,7 +408,7 @@ fn replays_and_wrong_sessions() {
     for _ in 0..100 {
         forge(&mut wire, |slot| first.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 1);
     assert_eq!(drops(&wire, Drop::Duplicate), 99);
     let wrong = session(&wire) ^ 1;
     for _ in 0..100 {

@@ -1,6 +1,6 @@
 //! Bounds on what is kept and waited for: a full queue, and a peer that has left.
 
-use super::tests::{Inbox, MINUTE, Wire, config, next_frame};
+use super::tests::{MINUTE, Mailbox, Wire, config, next_frame};
 use super::*;
 use crate::message::Payload;
 use alloc::vec;
@@ -23,7 +23,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
         }
         frames
     };
-    let mut inbox = Inbox::default();
+    let mut mailbox = Mailbox::default();
     b.submit(
         NodeId(0),
         Channel::ordered(0),
@@ -32,11 +32,11 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     )
     .unwrap();
     for hello in written(&mut a) {
-        b.handle_frame(now, &hello, &mut inbox);
+        b.handle_frame(now, &hello, &mut mailbox);
     }
     // The hello of b is lost.
     for welcome in written(&mut b).iter().filter(|frame| frame[0] & 15 == 4) {
-        a.handle_frame(now, welcome, &mut inbox);
+        a.handle_frame(now, welcome, &mut mailbox);
     }
     assert!(matches!(a.poll_event(), Some(Event::PeerUp { .. })));
     a.close(now);
@@ -45,9 +45,9 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     };
     let mut forged = close.clone();
     forged[8] ^= 1;
-    b.handle_frame(now, &forged, &mut inbox);
+    b.handle_frame(now, &forged, &mut mailbox);
     assert_eq!(b.poll_event(), None, "of another session");
-    b.handle_frame(now, close, &mut inbox);
+    b.handle_frame(now, close, &mut mailbox);
     let peer = NodeId(0);
     let lost = Event::MessagesLost { peer, messages: 1 };
     assert_eq!(b.poll_event(), Some(lost));
@@ -60,7 +60,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
     let later = now + Duration::from_secs(10);
     b.handle_timeout(later);
     assert!(!b.is_up(NodeId(0)) && b.next_destination(later).is_none());
-    b.handle_frame(now, close, &mut inbox);
+    b.handle_frame(now, close, &mut mailbox);
     assert_eq!(b.poll_event(), None, "once");
 }
 
@@ -114,5 +114,5 @@ fn what_memory_waits_for_goes_first() {
     wire.run(Duration::from_millis(50), |_| false);
     wire.loses = None;
     wire.run(Duration::from_secs(5), |wire| wire.queued(0, 1) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 5);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 5);
 }

@@ -346,7 +346,7 @@ impl Engine {
     #[cold]
     fn feed_waiting(&mut self) {
         self.feed_hungry();
-        if self.shared.has_shut && self.shared.memory.has_eased() {
+        if self.shared.has_shut && self.shared.memory.has_space() {
             self.review_direct();
         }
     }

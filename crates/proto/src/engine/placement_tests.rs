@@ -24,7 +24,7 @@ fn long_messages_land() {
         wire.send(0, 1, Channel::ordered(0), body(seed, size));
     }
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    let got = &wire.nodes[1].inbox.messages;
+    let got = &wire.nodes[1].mailbox.messages;
     assert_eq!(got.len(), sizes.len());
     for (seed, (message, &size)) in got.iter().zip(&sizes).enumerate() {
         assert!(message.2 == body(seed, size), "message of {size}");
@@ -70,7 +70,7 @@ fn wrong_guesses_do_no_harm() {
                     })
                     .collect();
                 let mut got: Vec<_> = wire.nodes[to]
-                    .inbox
+                    .mailbox
                     .messages
                     .iter()
                     .filter(|message| (usize::from(message.0.0), message.1) == (from, channel))
@@ -108,7 +108,7 @@ fn forged_headers_are_not_expected() {
     assert!(node.engine.placement().is_none());
     assert!(!node.engine.is_expected(0, &frames[0].0, 1429));
     let first = [&frames[0].0[..], &frames[0].1].concat();
-    node.engine.handle_frame(now, &first, &mut node.inbox);
+    node.engine.handle_frame(now, &first, &mut node.mailbox);
     let placement = node.engine.placement().unwrap();
     // 14 fragments, none longer than 1432 bytes.
     assert_eq!((placement.head_bytes, placement.body_bytes), (40, 1429));
@@ -131,14 +131,14 @@ fn forged_headers_are_not_expected() {
     let mut repeated = head.clone();
     repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
     node.engine
-        .handle_placed(now, &repeated, bytes, &mut node.inbox);
+        .handle_placed(now, &repeated, bytes, &mut node.mailbox);
     assert_eq!(node.engine.counters().drops.get(Drop::Duplicate), 1);
     assert!(node.engine.is_expected(0, head, bytes), "as before");
     // A fragment of another message is in no place.
     let mut elsewhere = head.clone();
     elsewhere[28..32].copy_from_slice(&0_u32.to_le_bytes());
     node.engine
-        .handle_placed(now, &elsewhere, bytes, &mut node.inbox);
+        .handle_placed(now, &elsewhere, bytes, &mut node.mailbox);
     let drops = node.engine.counters().drops;
     assert_eq!(drops.get(Drop::Malformed), 1);
     assert_eq!(drops.total(), 2);
@@ -165,7 +165,7 @@ fn a_refused_head_is_refused_alone() {
     let fragments = fragments_of(&mut wire, 1432 * 6);
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     let first = [&fragments[0].0[..], &fragments[0].1].concat();
-    node.engine.handle_frame(now, &first, &mut node.inbox);
+    node.engine.handle_frame(now, &first, &mut node.mailbox);
     let placement = node.engine.placement().unwrap();
     for (place, (_, payload)) in placement.place.chunks_mut(1432).zip(&fragments[1..]) {
         place.copy_from_slice(payload);
@@ -181,19 +181,20 @@ fn a_refused_head_is_refused_alone() {
         assert!(node.engine.is_expected(index, head, 1432));
     }
     for head in &heads {
-        node.engine.handle_placed(now, head, 1432, &mut node.inbox);
+        node.engine
+            .handle_placed(now, head, 1432, &mut node.mailbox);
     }
     let drops = node.engine.counters().drops;
     assert_eq!((drops.get(Drop::Duplicate), drops.total()), (1, 1));
     // It arrives again with its own number, and completes the message.
     heads[0][12..16].copy_from_slice(&number);
     let again = [&heads[0][..], &fragments[1].1].concat();
-    node.engine.handle_frame(now, &again, &mut node.inbox);
-    assert!(node.inbox.messages[0].2 == body(0, 1432 * 6));
+    node.engine.handle_frame(now, &again, &mut node.mailbox);
+    assert!(node.mailbox.messages[0].2 == body(0, 1432 * 6));
     // A further fragment, placed or not, is a duplicate.
     node.engine
-        .handle_placed(now, &heads[1], 1432, &mut node.inbox);
-    assert_eq!(node.inbox.messages.len(), 1);
+        .handle_placed(now, &heads[1], 1432, &mut node.mailbox);
+    assert_eq!(node.mailbox.messages.len(), 1);
 }
 
 /// R-14 holds for placed fragments as for copied ones: none is taken 4096 or more beyond the first missing one.
@@ -216,7 +217,7 @@ fn placed_fragments_stay_within_the_window() {
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     for fragment in (0..4096).filter(|&fragment| fragment != 1) {
         let frame = [&head(fragment)[..], &one.1].concat();
-        node.engine.handle_frame(now, &frame, &mut node.inbox);
+        node.engine.handle_frame(now, &frame, &mut node.mailbox);
     }
     assert_eq!(node.engine.counters().drops.total(), 0);
     let placement = node.engine.placement().unwrap();
@@ -225,10 +226,11 @@ fn placed_fragments_stay_within_the_window() {
     for index in 0..3 {
         let head = head(4096 + index as u32);
         assert!(node.engine.is_expected(index, &head, 1432));
-        node.engine.handle_placed(now, &head, 1432, &mut node.inbox);
+        node.engine
+            .handle_placed(now, &head, 1432, &mut node.mailbox);
     }
     let copied = [&head(4099)[..], &one.1].concat();
-    node.engine.handle_frame(now, &copied, &mut node.inbox);
+    node.engine.handle_frame(now, &copied, &mut node.mailbox);
     let drops = node.engine.counters().drops;
     assert_eq!((drops.get(Drop::Window), drops.total()), (3, 3));
 }

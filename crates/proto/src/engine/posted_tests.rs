@@ -28,13 +28,13 @@ impl crate::ReceiveBuffer for Buffer {
 fn post(wire: &mut Wire, number: u64, bytes: usize) -> Arc<AtomicUsize> {
     let writes = Arc::default();
     let buffer = Buffer(alloc::vec![0; bytes], Arc::clone(&writes));
-    let posts = &mut wire.nodes[1].inbox.posts;
+    let posts = &mut wire.nodes[1].mailbox.posts;
     posts.insert(0, (number, Box::new(buffer))); // taken from the other end
     writes
 }
 
 fn delivered(wire: &Wire) -> usize {
-    wire.nodes[1].inbox.messages.len()
+    wire.nodes[1].mailbox.messages.len()
 }
 
 /// Long messages arrive in the buffers posted for them, in order, whatever the wire loses, and however the link delivers frames; short ones and those
@@ -52,13 +52,13 @@ fn long_messages_land_there() {
                 wire.send(0, 1, CHANNEL, body(index, BYTES));
                 wire.run(SECOND.times(10), |wire| delivered(wire) > index);
             }
-            let inbox = &wire.nodes[1].inbox;
-            let filled: Vec<_> = inbox.filled.iter().map(|(number, _)| *number).collect();
+            let mailbox = &wire.nodes[1].mailbox;
+            let filled: Vec<_> = mailbox.filled.iter().map(|(number, _)| *number).collect();
             assert_eq!(filled, [1, 2], "{congestion:?} {scatters} {loss}");
-            for (number, message) in &inbox.filled {
+            for (number, message) in &mailbox.filled {
                 assert!(*message == body(*number as usize, BYTES), "{number}");
             }
-            assert!(inbox.messages[3].2 == body(3, BYTES));
+            assert!(mailbox.messages[3].2 == body(3, BYTES));
             for count in writes {
                 let count = count.load(Ordering::Relaxed);
                 assert!(count > 3, "{count} pieces");
@@ -66,8 +66,8 @@ fn long_messages_land_there() {
             post(&mut wire, 3, BYTES - 1);
             wire.send(0, 1, CHANNEL, body(4, BYTES));
             wire.run(SECOND.times(10), |wire| delivered(wire) == 5);
-            let inbox = &wire.nodes[1].inbox;
-            assert_eq!((inbox.filled.len(), inbox.posts.len()), (2, 1));
+            let mailbox = &wire.nodes[1].mailbox;
+            assert_eq!((mailbox.filled.len(), mailbox.posts.len()), (2, 1));
         }
     }
 }
@@ -85,13 +85,13 @@ fn buffers_are_filled_in_order() {
             wire.send(0, 1, CHANNEL, body(index, BYTES));
         }
         wire.run(SECOND.times(100), |wire| delivered(wire) == 20);
-        let inbox = &wire.nodes[1].inbox;
+        let mailbox = &wire.nodes[1].mailbox;
         let least = if wire.jitter_us == 0 { 15 } else { 1 };
-        let filled = inbox.filled.len();
+        let filled = mailbox.filled.len();
         assert!(filled >= least, "{seed}: {filled}");
-        let in_order = inbox.filled.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let in_order = mailbox.filled.windows(2).all(|pair| pair[0].0 < pair[1].0);
         assert!(in_order, "{seed}");
-        for (index, (_, _, message)) in (1..).zip(&inbox.messages) {
+        for (index, (_, _, message)) in (1..).zip(&mailbox.messages) {
             assert!(*message == body(index, BYTES), "{seed}: {index}");
         }
     }
@@ -101,7 +101,7 @@ fn buffers_are_filled_in_order() {
 #[test]
 fn buffers_come_back() {
     let mut wire = Wire::new(2);
-    let begun = |wire: &Wire| wire.nodes[1].inbox.posts.is_empty();
+    let begun = |wire: &Wire| wire.nodes[1].mailbox.posts.is_empty();
     post(&mut wire, 1, BYTES);
     wire.jitter_us = 100;
     wire.send(0, 1, CHANNEL, body(1, BYTES));
@@ -120,9 +120,9 @@ fn buffers_come_back() {
     assert_eq!(posted.number, 1);
     assert!(engine.recall(NodeId(0), CHANNEL, 1).unwrap().is_none());
     wire.run(SECOND.times(10), |wire| delivered(wire) == 1);
-    let inbox = &wire.nodes[1].inbox;
-    assert!(inbox.messages[0].2 == body(1, BYTES));
-    assert!(inbox.filled.is_empty());
+    let mailbox = &wire.nodes[1].mailbox;
+    assert!(mailbox.messages[0].2 == body(1, BYTES));
+    assert!(mailbox.filled.is_empty());
 
     post(&mut wire, 2, 20 * BYTES);
     wire.send(0, 1, CHANNEL, body(2, 14 * BYTES));

@@ -39,8 +39,14 @@ fn silence_is_death_and_healing_is_a_new_session() {
     wire.send(0, 1, Channel::ordered(0), body(2, 20));
     wire.send(1, 0, Channel::ordered(0), body(3, 30));
     wire.run(MINUTE, |wire| wire.queued(0, 1) + wire.queued(1, 0) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages.last().unwrap().2, body(2, 20));
-    assert_eq!(wire.nodes[0].inbox.messages.last().unwrap().2, body(3, 30));
+    assert_eq!(
+        wire.nodes[1].mailbox.messages.last().unwrap().2,
+        body(2, 20)
+    );
+    assert_eq!(
+        wire.nodes[0].mailbox.messages.last().unwrap().2,
+        body(3, 30)
+    );
 }
 
 /// A restarted peer is another incarnation: the old one's death is reported first, and nothing of the old session reaches the new one.
@@ -71,12 +77,12 @@ fn restart_is_a_new_session() {
             }
         ]
     );
-    assert!(wire.nodes[1].inbox.messages.is_empty());
+    assert!(wire.nodes[1].mailbox.messages.is_empty());
     wire.send(0, 1, Channel::ordered(0), body(2, 2000));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, body(2, 2000));
-    assert_eq!(wire.nodes[1].inbox.session, 0, "the first that it knows");
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, body(2, 2000));
+    assert_eq!(wire.nodes[1].mailbox.session, 0, "the first that it knows");
 }
 
 /// Every delivery names the session of its sender, even before the program was told that the one before has ended.
@@ -91,9 +97,9 @@ fn deliveries_name_the_session() {
         for bytes in [20, 50_000, 20] {
             wire.send(1, 0, Channel::ordered(0), body(1, bytes));
         }
-        wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == 3);
-        assert_eq!(wire.nodes[0].inbox.session, session);
-        wire.nodes[0].inbox.messages.clear();
+        wire.run(MINUTE, |wire| wire.nodes[0].mailbox.messages.len() == 3);
+        assert_eq!(wire.nodes[0].mailbox.session, session);
+        wire.nodes[0].mailbox.messages.clear();
         let payload = &[session as u8; 8];
         let datagram = Datagram {
             lap: 3,
@@ -104,8 +110,8 @@ fn deliveries_name_the_session() {
         engine
             .submit_datagram(Destination::Broadcast, datagram, None)
             .unwrap();
-        wire.run(MINUTE, |wire| !wire.nodes[0].inbox.datagrams.is_empty());
-        let came = wire.nodes[0].inbox.datagrams.pop().unwrap();
+        wire.run(MINUTE, |wire| !wire.nodes[0].mailbox.datagrams.is_empty());
+        let came = wire.nodes[0].mailbox.datagrams.pop().unwrap();
         assert_eq!(came, (3, session, payload.to_vec()));
     }
 }

@@ -29,7 +29,7 @@ fn one_channel_too_many() {
         let fair = of_channel(&wire, step);
         forge(&mut wire, |slot| fair.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), CHANNELS_MAX);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), CHANNELS_MAX);
     let told = FIRST_NUMBER as u32 + 1;
     let lie = Data {
         ack: told,
@@ -45,7 +45,7 @@ fn one_channel_too_many() {
         ..lie
     };
     forge(&mut wire, |slot| fair.write(slot));
-    assert_eq!(wire.nodes[1].inbox.messages.len(), CHANNELS_MAX + 1);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), CHANNELS_MAX + 1);
     assert_eq!(wire.queued(1, 0), 0);
 }
 
@@ -112,7 +112,7 @@ fn no_single_frame_stalls() {
         let begun = wire.now;
         let arrived = |wire: &Wire, to: usize, body: &[u8]| {
             wire.nodes[to]
-                .inbox
+                .mailbox
                 .messages
                 .iter()
                 .any(|one| one.2 == body)

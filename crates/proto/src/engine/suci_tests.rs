@@ -39,7 +39,7 @@ fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
     let bytes = write(&mut slot).expect("fits");
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     node.engine
-        .handle_frame(now, &slot[..bytes], &mut node.inbox);
+        .handle_frame(now, &slot[..bytes], &mut node.mailbox);
 }
 
 /// A message of one frame, under this number.
@@ -137,7 +137,7 @@ fn drops(wire: &Wire, reason: Drop) -> u64 {
 /// Releases all messages that arrived.
 fn release_all(wire: &mut Wire) {
     let node = &mut wire.nodes[1];
-    for (from, _, body) in node.inbox.messages.drain(..) {
+    for (from, _, body) in node.mailbox.messages.drain(..) {
         node.engine.release(from, body.len());
     }
 }
@@ -159,10 +159,10 @@ fn receiver_takes_only_what_is_next() {
     data(&mut wire, 4);
     assert_eq!(said(&mut wire), Vec::<String>::new());
     assert_eq!(drops(&wire, Drop::Gap), 3);
-    assert!(wire.nodes[1].inbox.messages.is_empty());
+    assert!(wire.nodes[1].mailbox.messages.is_empty());
     data(&mut wire, 1);
     data(&mut wire, 2);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 2);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 2);
     release_all(&mut wire);
     assert_eq!(said(&mut wire), ["ack 3 window 256"]);
     data(&mut wire, 3 + NUMBER_WINDOW);
@@ -208,7 +208,7 @@ fn overflow_is_refused_and_comes_again() {
         ]
     );
     data(&mut wire, number);
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 1);
 }
 
 /// S1: a message stays queued until it is acknowledged. S2: an acknowledgement frees it. S3: after a NACK all frames from there on are sent again

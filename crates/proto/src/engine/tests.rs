@@ -15,7 +15,7 @@ use tsumuji_wire::{Channel, Datagram};
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct Mailbox {
     pub(super) messages: Vec<(NodeId, Channel, Vec<u8>)>,
     /// Session of the last message.
     pub(super) session: u64,
@@ -26,7 +26,7 @@ pub(super) struct Inbox {
     pub(super) filled: Vec<(u64, Vec<u8>)>,
 }
 
-impl Sink for Inbox {
+impl Sink for Mailbox {
     fn message(&mut self, delivery: Delivery<'_>) {
         let bytes = match delivery.body {
             Body::Frame(bytes) => bytes.to_vec(),
@@ -62,7 +62,7 @@ impl Sink for Inbox {
 
 pub(super) struct Node {
     pub(super) engine: Engine,
-    pub(super) inbox: Inbox,
+    pub(super) mailbox: Mailbox,
     pub(super) events: Vec<Event>,
     /// The message that is borrowed.
     pub(super) borrowed: Option<(NodeId, SendId, Vec<u8>)>,
@@ -196,7 +196,7 @@ impl Wire {
         }
         Node {
             engine,
-            inbox: Inbox::default(),
+            mailbox: Mailbox::default(),
             events: Vec::new(),
             borrowed: None,
             consumes: true,
@@ -286,7 +286,7 @@ impl Wire {
     fn receive_run(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let mut count = 0;
         if let Some(first) = frames.first() {
-            (node.engine).foresee(now, first, first.len(), &mut node.inbox);
+            (node.engine).foresee(now, first, first.len(), &mut node.mailbox);
         }
         if let Some(placement) = node.engine.placement() {
             let (head_bytes, body_bytes) = (placement.head_bytes, placement.body_bytes);
@@ -304,14 +304,14 @@ impl Wire {
                 for frame in &frames[..count] {
                     let (head, body) = frame.split_at(head_bytes);
                     node.engine
-                        .handle_placed(now, head, body.len(), &mut node.inbox);
+                        .handle_placed(now, head, body.len(), &mut node.mailbox);
                 }
             } else {
                 count = 0;
             }
         }
         for frame in &frames[count..] {
-            node.engine.handle_frame(now, frame, &mut node.inbox);
+            node.engine.handle_frame(now, frame, &mut node.mailbox);
         }
         count as u64
     }
@@ -350,16 +350,16 @@ impl Wire {
                 if node.cut_off {
                     continue;
                 }
-                let before = node.inbox.messages.len();
+                let before = node.mailbox.messages.len();
                 if self.scatters {
                     let frames: Vec<_> = frames.iter().map(|frame| frame.3.clone()).collect();
                     self.placed += Self::receive_scattered(node, self.now, &frames);
                 } else {
                     let frame = &frames[0].3;
-                    node.engine.handle_frame(self.now, frame, &mut node.inbox);
+                    node.engine.handle_frame(self.now, frame, &mut node.mailbox);
                 }
                 if node.consumes {
-                    for (from, _, body) in &node.inbox.messages[before..] {
+                    for (from, _, body) in &node.mailbox.messages[before..] {
                         node.engine.release(*from, body.len());
                     }
                 }
@@ -419,7 +419,7 @@ fn ordered_messages_arrive_in_order() {
     }
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let got: Vec<_> = wire.nodes[1]
-        .inbox
+        .mailbox
         .messages
         .iter()
         .map(|message| message.2.clone())
@@ -462,7 +462,7 @@ fn every_channel_survives_a_bad_wire() {
                     .map(|i| body(i, i * i % span))
                     .collect();
                 let messages = wire.nodes[node]
-                    .inbox
+                    .mailbox
                     .messages
                     .iter()
                     .filter(|message| message.1 == channel);
@@ -500,7 +500,7 @@ fn urgent_passes_bulk() {
     wire.send(0, 1, urgent, body(1, 100));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let order: Vec<_> = wire.nodes[1]
-        .inbox
+        .mailbox
         .messages
         .iter()
         .map(|message| message.2.len())
@@ -517,23 +517,23 @@ fn budget_stalls_and_resumes() {
         wire.send(0, 1, Channel::ordered(0), body(i, 100_000));
     }
     wire.run(Duration::from_secs(5), |_| false);
-    let held = wire.nodes[1].inbox.messages.len();
+    let held = wire.nodes[1].mailbox.messages.len();
     assert!(
         (8..=11).contains(&held),
         "{held} of 100 kB in a budget of 1 MiB"
     );
     let mut released = 0;
     while wire.queued(0, 1) > 0 {
-        let messages = &wire.nodes[1].inbox.messages;
+        let messages = &wire.nodes[1].mailbox.messages;
         assert!(released < messages.len(), "stalled at {released}");
         let bytes = messages[released].2.len();
         wire.nodes[1].engine.release(NodeId(0), bytes);
         released += 1;
         wire.run(Duration::from_secs(2), |wire| {
-            wire.nodes[1].inbox.messages.len() > released + 7
+            wire.nodes[1].mailbox.messages.len() > released + 7
         });
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), 40);
+    assert_eq!(wire.nodes[1].mailbox.messages.len(), 40);
 }
 
 /// A message larger than the budget is admitted alone.
@@ -542,7 +542,7 @@ fn message_above_budget_arrives() {
     let mut wire = Wire::new(2);
     wire.send(0, 1, Channel::ordered(0), body(3, 5 << 20));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
-    assert_eq!(wire.nodes[1].inbox.messages[0].2, body(3, 5 << 20));
+    assert_eq!(wire.nodes[1].mailbox.messages[0].2, body(3, 5 << 20));
 }
 
 /// Messages that are cut into fragments shorter than agreed can be completed when nothing else is free: the memory reserved for them is counted in
@@ -553,7 +553,9 @@ fn begun_messages_are_finished_fragment_by_fragment() {
     let mut wire = Wire::new(2);
     wire.run(Duration::from_millis(10), |_| false);
     let now = wire.now;
-    let Node { engine, inbox, .. } = &mut wire.nodes[1];
+    let Node {
+        engine, mailbox, ..
+    } = &mut wire.nodes[1];
     let peer = engine.peers[0].as_deref().unwrap();
     let (session, first) = (peer.session.incoming, peer.receive.arrivals.base());
     let size = peer.send.queue.fragment_bytes / 2 + 1;
@@ -579,7 +581,7 @@ fn begun_messages_are_finished_fragment_by_fragment() {
             payload: &vec![1; size],
         };
         let bytes = data.write(&mut frame).unwrap();
-        engine.handle_frame(now, &frame[..bytes], inbox);
+        engine.handle_frame(now, &frame[..bytes], mailbox);
     }
     assert_eq!(engine.shared.memory.free_bytes(), 0);
     let receive = &engine.peers[0].as_deref().unwrap().receive;
@@ -613,9 +615,9 @@ fn ping_pong_needs_no_frames_of_its_own() {
     let before = wire.frames;
     for i in 0..100 {
         wire.send(0, 1, Channel::ordered(0), body(i, 8));
-        wire.run(MINUTE, |wire| wire.nodes[1].inbox.messages.len() == i + 1);
+        wire.run(MINUTE, |wire| wire.nodes[1].mailbox.messages.len() == i + 1);
         wire.send(1, 0, Channel::ordered(0), body(i, 8));
-        wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == i + 1);
+        wire.run(MINUTE, |wire| wire.nodes[0].mailbox.messages.len() == i + 1);
     }
     assert_eq!(wire.frames - before, 200);
 }
@@ -679,7 +681,7 @@ fn stray_frames_are_counted() {
         let bytes = frame.write_close(&mut slot).unwrap();
         let before = node.engine.counters().drops.get(reason);
         node.engine
-            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+            .handle_frame(wire.now, &slot[..bytes], &mut node.mailbox);
         assert_eq!(
             node.engine.counters().drops.get(reason),
             before + 1,

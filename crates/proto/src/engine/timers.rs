@@ -75,7 +75,7 @@ impl Engine {
         while let Some(id) = self.shared.alarms.pop(now) {
             expired.push(id);
         }
-        self.shared.counters.timer_looks += expired.len() as u64;
+        self.shared.counters.timer_checks += expired.len() as u64;
         for id in expired.drain(..) {
             let index = usize::from(id);
             let Some(peer) = self.peers[index].as_deref_mut() else {

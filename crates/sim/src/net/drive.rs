@@ -5,7 +5,7 @@ use super::Net;
 use super::program::datagram_seed;
 use crate::card::{Card, Refusal, Sent};
 use crate::host::{
-    Arrived, ArrivedDatagram, Borrowing, Inbox, Item, Pace, Received, ReceivedDatagram,
+    Arrived, ArrivedDatagram, Borrowing, Item, Mailbox, Pace, Received, ReceivedDatagram,
 };
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
@@ -136,7 +136,7 @@ impl<P: Process> Net<P> {
             let refused = process.refused_frames();
             host.card.begin(now, burst);
             let borrowing = host.borrowing.as_ref();
-            let mut inbox = Inbox {
+            let mut mailbox = Mailbox {
                 now,
                 copies: self.copies,
                 is_prompt: host.pace == Pace::Prompt,
@@ -145,8 +145,8 @@ impl<P: Process> Net<P> {
                 items: std::mem::take(&mut self.items),
                 events: std::mem::take(&mut self.events),
             };
-            process.poll_once(&mut inbox);
-            let Inbox { items, events, .. } = inbox;
+            process.poll_once(&mut mailbox);
+            let Mailbox { items, events, .. } = mailbox;
             (self.items, self.events) = (items, events);
             self.medium.traffic.refused += process.refused_frames() - refused;
             let has_backlog = process.has_backlog();

@@ -127,7 +127,7 @@ impl<P: Process> Net<P> {
 
     /// Kills the process. Frames that it had given to its card still leave.
     pub fn crash(&mut self, node: NodeId) {
-        self.oracle.died(node);
+        self.oracle.ended(node);
         let host = &mut self.hosts[usize::from(node.0)];
         self.medium.traffic.nobody += host.card.clear();
         host.card.end_process();

@@ -87,7 +87,7 @@ fn unordered_channel_is_judged() {
 fn former_lives_are_told_apart() {
     let mut oracle = acquainted();
     submit(&mut oracle, CHANNEL, 100, 1);
-    oracle.died(B);
+    oracle.ended(B);
     assert!(
         deliver(&mut oracle, CHANNEL, 100)
             .unwrap_err()
@@ -262,7 +262,7 @@ fn equal_messages_may_be_of_either_session() {
 #[test]
 fn lives_only_go_forward() {
     let mut oracle = acquainted();
-    oracle.died(B);
+    oracle.ended(B);
     oracle.born(B, 21);
     oracle
         .happened(
