@@ -807,9 +807,9 @@ int tsumuji_get_remote_flow(struct tsumuji *handle,
 // Asks a node for its flows without waiting: the answer goes to tsumuji_handler's flows, or is lost. It holds flows of peers from `first` on: at
 // most `most`, and at most 32.
 int tsumuji_request_flows(struct tsumuji *handle,
-                      int which,
-                      int first,
-                      int most);
+                          int which,
+                          int first,
+                          int most);
 
 // As tsumuji_get_remote_flow, for all peers of the node in order of their numbers: the first `room` are written to `flows`. Returns how many there
 // are. TSUMUJI_ETIMEDOUT: not all answers arrived. size: sizeof(tsumuji_remote_flow).
