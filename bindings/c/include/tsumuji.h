@@ -320,7 +320,7 @@ typedef struct tsumuji_counters {
   uint64_t link_refusals;
   // Frames that the medium or the kernel reported dropped.
   uint64_t link_dropped_frames;
-  // Broadcast frames that a peer was not sent because its ring was full.
+  // Broadcast frames overwritten before they were read.
   uint64_t link_overrun_frames;
   // Frames dropped on purpose (TSUMUJI_LOSS).
   uint64_t impaired_frames;

@@ -29,7 +29,7 @@ const FAN_IN: usize = 8;
 const WINDOW_FRAMES: usize = 256;
 
 /// Bytes on their way: many round trips at a fast link's rate, 20 ms at 100 Mbit/s, so that a machine with more processes than cores runs all of them
-/// meanwhile; half of what a port of a small switch holds, and less than rings of shared memory take of broadcasts in a job of up to 33 nodes.
+/// meanwhile; half of what a port of a small switch, or the broadcast ring of shared memory, holds.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// Reports for each window.

@@ -96,7 +96,7 @@ pub struct LinkCounters {
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Broadcast frames that a peer was not sent because its ring was full (`shm`).
+    /// Broadcast frames overwritten before this receiver read them.
     pub overrun_frames: u64,
     /// Frames dropped on purpose by `impair`.
     pub impaired_frames: u64,

@@ -144,7 +144,7 @@ impl Chatter {
                         match last.insert((from, kind), (generation, number)) {
                             Some((old_generation, old)) if old_generation == generation => {
                                 let next = old + 1;
-                                // Broadcasts may be dropped, never repeated; the rest is lossless between the living.
+                                // Broadcasts may be overwritten, never repeated; the rest is lossless between the living.
                                 assert!(number == next || kind == TO_ALL && number > next);
                             }
                             // We were there before the sender was, so all it sent us is here.
@@ -235,9 +235,9 @@ fn killed_peers_harm_nobody() {
         taken_bytes.push(blocks as u64 * 512);
     }
     // A victim killed before it saw that all others had turned to it leaves its predecessor's pages to its successor: never
-    // more than a few generations', each at most two rings beside its counters.
+    // more than a few generations', each at most two rings and a broadcast ring beside its counters.
     let config = ShmConfig::for_nodes(NODES.into());
-    let generation_bytes = (2 * config.ring_bytes + (512 << 10)) as u64;
+    let generation_bytes = (2 * config.ring_bytes + config.broadcast_bytes + (512 << 10)) as u64;
     let most = taken_bytes.iter().copied().max().unwrap_or(0);
     assert!(
         most < 6 * generation_bytes,

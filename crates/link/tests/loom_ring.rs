@@ -7,6 +7,9 @@
 #![allow(unsafe_code)] // Looks through loom's cells, which report every access that is not ordered.
 
 #[allow(dead_code)]
+#[path = "../src/shm/broadcast.rs"]
+mod broadcast;
+#[allow(dead_code)]
 #[path = "../src/shm/doorbell.rs"]
 mod doorbell;
 #[allow(dead_code)]
@@ -18,6 +21,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
+use broadcast::{BroadcastRead, BroadcastWrite, Heard, Reader, Writer};
 use doorbell::{BellWord, Doze, Ring, Sleeper};
 use ring::{Consumer, LINE_BYTES, Producer, Received, RingRead, RingWrite, Sent};
 
@@ -165,6 +169,89 @@ fn ring_hands_over() {
             }
         }
         consumer.join().unwrap();
+    });
+}
+
+struct Words {
+    words: Vec<AtomicU64>,
+    tail: AtomicU64,
+    newest: AtomicU64,
+    reserve: AtomicU64,
+}
+
+impl BroadcastRead for Words {
+    fn word(&self, index: usize) -> u64 {
+        self.words[index].load(Ordering::Relaxed)
+    }
+
+    fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    fn fenced_reserve(&self) -> u64 {
+        fence(Ordering::Acquire);
+        self.reserve.load(Ordering::Acquire)
+    }
+}
+
+impl BroadcastWrite for Words {
+    fn set_word(&self, index: usize, word: u64) {
+        self.words[index].store(word, Ordering::Relaxed);
+    }
+
+    fn reserve(&self, end: u64) {
+        self.reserve.store(end, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    fn finish(&self, start: u64, end: u64) {
+        self.tail.store(end, Ordering::Release);
+        self.newest.store(start, Ordering::Release);
+    }
+}
+
+/// A reader that is overwritten while it reads never hands over a torn frame, and counts exactly what it missed.
+#[test]
+fn broadcast_is_never_torn() {
+    const FRAMES: u64 = 3;
+    model(2, || {
+        let memory = Arc::new(Words {
+            words: (0..4).map(|_| AtomicU64::new(0)).collect(),
+            tail: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            reserve: AtomicU64::new(0),
+        });
+        let theirs = Arc::clone(&memory);
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::new(4);
+            for number in 0..FRAMES {
+                writer.send(&*theirs, &[number as u8; 8]);
+            }
+        });
+        let mut reader = Reader::new(4, 8, (0, 0));
+        let mut next = 0;
+        let mut hear = || {
+            let mut scratch = [0; 8];
+            match reader.receive(&*memory, &mut scratch) {
+                Heard::Frame { bytes, missed } => {
+                    next += missed;
+                    assert_eq!((bytes, scratch), (8, [next as u8; 8]));
+                    next += 1;
+                }
+                Heard::Nothing => {}
+                Heard::Corrupt => panic!("torn words were believed"),
+            }
+            next
+        };
+        hear();
+        hear();
+        writer.join().unwrap();
+        // Nothing moves any more: the newest frame must come.
+        while hear() < FRAMES {}
     });
 }
 

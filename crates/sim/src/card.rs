@@ -183,7 +183,7 @@ impl State {
         }
         match to {
             LinkAddr::Local(node) => self.ring_room(node, self.caps.frame_bytes),
-            _ => BATCH_FRAMES, // a broadcast that does not fit is dropped
+            _ => BATCH_FRAMES, // broadcasts overwrite each other
         }
     }
 

@@ -77,7 +77,7 @@ pub struct TsumujiCounters {
     pub link_refusals: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub link_dropped_frames: u64,
-    /// Broadcast frames that a peer was not sent because its ring was full.
+    /// Broadcast frames overwritten before they were read.
     pub link_overrun_frames: u64,
     /// Frames dropped on purpose (TSUMUJI_LOSS).
     pub impaired_frames: u64,

@@ -119,6 +119,7 @@ impl<D: Ethernet> Relay<D> {
         let config = ShmConfig {
             frame_bytes,
             ring_bytes: ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX),
+            ..ShmConfig::for_nodes(nodes)
         };
         let memory = ShmJob::create(nodes, config)?;
         let shm = Shm::attach(&memory, link::RELAY)?;

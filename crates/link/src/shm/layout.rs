@@ -3,7 +3,7 @@
 //! ```text
 //! head     magic, sizes | next generation | changes, nodes seen | directory: node → generation     mapped by all, writable
 //! bells    64 bytes a node                                                 mapped by all, writable
-//! generation 1   identity | starts and heads | rings
+//! generation 1   identity | broadcast counters | starts and heads | broadcast ring | rings
 //! generation 2   …                                           writable by the process that has it, read-only for all others
 //! ```
 //!
@@ -37,6 +37,8 @@ pub struct ShmConfig {
     pub frame_bytes: usize,
     /// Each of the rings between two nodes; a power of two that holds two largest frames.
     pub ring_bytes: usize,
+    /// Each node's broadcast ring; a power of two that holds four largest frames.
+    pub broadcast_bytes: usize,
 }
 
 impl ShmConfig {
@@ -51,6 +53,7 @@ impl ShmConfig {
         Self {
             frame_bytes: (32 << 10) + 128 - 8,
             ring_bytes,
+            broadcast_bytes: 512 << 10,
         }
     }
 }
@@ -68,10 +71,12 @@ pub(crate) struct Layout {
     pub(crate) nodes_max: usize,
     pub(crate) frame_bytes: usize,
     pub(crate) ring_bytes: usize,
+    pub(crate) broadcast_bytes: usize,
     pub(crate) generations: u64,
     pub(super) head_bytes: usize,
     /// A ring with its margin.
     pub(crate) ring_stride_bytes: usize,
+    broadcast_at: usize,
     /// A generation's bytes before its rings.
     pub(super) front_bytes: usize,
     pub(super) generation_bytes: usize,
@@ -84,7 +89,8 @@ pub(super) mod head {
     pub(in crate::shm) const NODES: usize = 8;
     pub(in crate::shm) const FRAME_BYTES: usize = 16;
     pub(in crate::shm) const RING_BYTES: usize = 24;
-    pub(in crate::shm) const NODES_MAX: usize = 32;
+    pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
+    pub(in crate::shm) const NODES_MAX: usize = 40;
     pub(in crate::shm) const NEXT_GENERATION: usize = 64;
     pub(in crate::shm) const CHANGES: usize = 128;
     /// One more than the highest node that ever attached. Beside `CHANGES`, for both are written together.
@@ -101,7 +107,10 @@ pub(super) mod generation {
     pub(in crate::shm) const IDENTITY: usize = 24;
     /// Bytes of bodies that each peer may send by reference at a time.
     pub(in crate::shm) const REFERENCE_MAX: usize = 48;
-    pub(in crate::shm) const PEERS: usize = 64;
+    pub(in crate::shm) const BROADCAST_TAIL: usize = 64;
+    pub(in crate::shm) const BROADCAST_NEWEST: usize = 72;
+    pub(in crate::shm) const BROADCAST_RESERVE: usize = 128;
+    pub(in crate::shm) const PEERS: usize = 256;
 }
 /// A generation's lines for each peer: where that one starts as consumer, and how far that one, as producer, was read.
 const PEER_BYTES: usize = 2 * LINE_BYTES;
@@ -138,11 +147,19 @@ impl Layout {
             config.ring_bytes as u64,
             "a power of two, at least twice a frame and at most 1 GiB",
         )?;
+        size(
+            config.broadcast_bytes.is_power_of_two()
+                && (4 * record_bytes..=RING_BYTES_MAX).contains(&config.broadcast_bytes),
+            "broadcast_bytes",
+            config.broadcast_bytes as u64,
+            "a power of two, at least four times a frame and at most 1 GiB",
+        )?;
         // The limits above keep all of these far below 2^63.
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
         let head_bytes = page(head::DIRECTORY + nodes_max * 8) + page(nodes_max * LINE_BYTES);
         let ring_stride_bytes = page(config.ring_bytes + record_bytes);
-        let front_bytes = page(generation::PEERS + nodes_max * PEER_BYTES);
+        let broadcast_at = page(generation::PEERS + nodes_max * PEER_BYTES);
+        let front_bytes = broadcast_at + page(config.broadcast_bytes);
         let generation_bytes = front_bytes + nodes_max * ring_stride_bytes;
         let generations = most_bytes.saturating_sub(head_bytes as u64) / generation_bytes as u64;
         Ok(Self {
@@ -150,9 +167,11 @@ impl Layout {
             nodes_max,
             frame_bytes,
             ring_bytes: config.ring_bytes,
+            broadcast_bytes: config.broadcast_bytes,
             generations,
             head_bytes,
             ring_stride_bytes,
+            broadcast_at,
             front_bytes,
             generation_bytes,
             total_bytes: head_bytes as u64 + generations * generation_bytes as u64,
@@ -161,6 +180,10 @@ impl Layout {
 
     pub(crate) fn ring_lines(&self) -> u64 {
         (self.ring_bytes / LINE_BYTES) as u64
+    }
+
+    pub(crate) fn broadcast_words(&self) -> u64 {
+        (self.broadcast_bytes / 8) as u64
     }
 
     pub(super) fn directory_at(&self, node: usize) -> usize {
@@ -188,6 +211,8 @@ impl Layout {
         StartAt {
             generation: line,
             ring: line + 8,
+            broadcast: line + 16,
+            broadcast_sequence: line + 24,
         }
     }
 
@@ -200,6 +225,20 @@ impl Layout {
             reads: line + 16,
         }
     }
+
+    /// The broadcast ring.
+    pub(crate) fn broadcast_at(&self) -> usize {
+        self.broadcast_at
+    }
+
+    /// Its counters: tail, newest, reserve.
+    pub(crate) fn broadcast_counters_at(&self) -> [usize; 3] {
+        [
+            generation::BROADCAST_TAIL,
+            generation::BROADCAST_NEWEST,
+            generation::BROADCAST_RESERVE,
+        ]
+    }
 }
 
 /// Written by a producer for one consumer; `generation` last.
@@ -207,6 +246,8 @@ impl Layout {
 pub(crate) struct StartAt {
     pub(crate) generation: usize,
     pub(crate) ring: usize,
+    pub(crate) broadcast: usize,
+    pub(crate) broadcast_sequence: usize,
 }
 
 /// Written by a consumer for one producer; `head` applies to the producer's generation named in `generation`. `reads` is that generation if the
@@ -220,7 +261,7 @@ pub(crate) struct ConsumedAt {
 
 #[cfg(test)]
 impl Layout {
-    /// Words that `reader` reads in a peer's region: starts, heads, and the front of the rings.
+    /// Words that `reader` reads in a peer's region: counters, starts, heads, and the front of the rings.
     pub(crate) fn interesting_words_for_test(&self, reader: usize) -> Vec<usize> {
         let start = self.start_at(reader);
         let consumed = self.consumed_at(reader);
@@ -235,11 +276,19 @@ impl Layout {
             generation::REFERENCE_MAX,
             start.generation,
             start.ring,
+            start.broadcast,
+            start.broadcast_sequence,
             consumed.generation,
             consumed.head,
             consumed.reads,
         ];
+        words.extend(self.broadcast_counters_at());
         words.extend((0..self.ring_bytes).step_by(64).map(|at| ring + at));
+        words.extend(
+            (0..self.broadcast_bytes / 4)
+                .step_by(8)
+                .map(|at| self.broadcast_at + at),
+        );
         words
     }
 }

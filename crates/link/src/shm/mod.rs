@@ -2,10 +2,8 @@
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and passes the descriptor to the processes; each attaches under its node index, and those that
 //! join later under a free one. `layout` has the offsets, `segment` the ownership of generations, `peers` the argument why a process may die at any
-//! point, `ring` the rings, `memory` the bodies sent by reference, `doorbell` the waking, `sys` the only `unsafe` beside `ring`.
-//!
-//! A broadcast is written into the rings towards all peers. Where one is full to three quarters, that peer does not get the frame, so that broadcasts
-//! leave room for what must not be lost.
+//! point, `ring` and `broadcast` the two kinds of rings, `memory` the bodies sent by reference, `doorbell` the waking, `sys` the only `unsafe` beside
+//! them.
 //!
 //! ```
 //! use tsumuji_link::{Frame, Link, LinkAddr, each, shm::{Shm, ShmConfig, ShmJob}};
@@ -20,6 +18,7 @@
 //! Left out on purpose: protection against a process of the same job that forges memory (all are programs of one user; garbage is noticed, counted,
 //! and ignored); waking through `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
 
+mod broadcast;
 mod doorbell;
 mod errors;
 #[cfg(test)]
@@ -56,11 +55,12 @@ use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Receiver,
     Rings,
 };
+use broadcast::Writer;
 use doorbell::{Doze, Sleeper};
 use peers::Peer;
 use ring::record_lines;
 use segment::Job;
-use sys::{BellRef, BellSocket, Map, WriteWord};
+use sys::{BellRef, BellSocket, Map, WordsRw, WriteWord};
 
 /// The link's name.
 const NAME: &str = "shm";
@@ -75,6 +75,7 @@ pub struct Shm {
     _identity: Identity,
     /// By index; grows as nodes join.
     peers: Vec<Peer>,
+    words: WordsRw,
     /// The front of our generation.
     own: Arc<Map>,
     /// How many bytes of bodies each peer may send us by reference at a time.
@@ -88,6 +89,7 @@ pub struct Shm {
     bell: BellRef,
     socket: Option<BellSocket>,
     sleeper: Sleeper,
+    broadcast: Writer,
     me: u16,
     generation: u64,
     /// `Job::changes` when the directory was last read.
@@ -105,8 +107,10 @@ pub struct Shm {
     is_fenced: bool,
     /// The descriptor is armed.
     armed: bool,
-    /// Received frames are copied into this.
+    /// Broadcast frames are read into this.
     scratch: Box<[u8]>,
+    /// Broadcast frames are written here first.
+    slot: Box<[u8]>,
     counters: LinkCounters,
     job: Job,
 }
@@ -143,10 +147,17 @@ impl Shm {
             peers: (0..(nodes as u16).max(node + 1))
                 .map(|peer| Peer::new(&job, &own, peer))
                 .collect(),
+            words: WordsRw::new(
+                &own,
+                layout.broadcast_at(),
+                layout.broadcast_words() as usize,
+                layout.broadcast_counters_at(),
+            ),
             own,
             sleeper: Sleeper::new(&bell),
             bell,
             socket,
+            broadcast: Writer::new(layout.broadcast_words()),
             me: node,
             generation,
             changes_seen: u64::MAX,
@@ -157,7 +168,8 @@ impl Shm {
             has_dead_generations,
             is_fenced: sys::is_fenced_by_others(),
             armed: false,
-            scratch: vec![0; layout.frame_bytes].into(),
+            scratch: vec![0; layout.frame_bytes.next_multiple_of(8)].into(),
+            slot: vec![0; layout.frame_bytes].into(),
             counters: LinkCounters::default(),
             job,
         };
@@ -287,7 +299,7 @@ impl Link for Shm {
                         break;
                     }
                 }
-                LinkAddr::Broadcast => self.send_to_all(frame)?,
+                LinkAddr::Broadcast => self.send_to_all(frame),
                 LinkAddr::Inet(_) | LinkAddr::Ether(_) => {
                     return Err(LinkError::NoSuchPeer { link: NAME, to });
                 }

@@ -3,7 +3,8 @@
 //! Called by `mod` when the directory changed. Why a process killed at any instruction harms no other:
 //!
 //! - *Our ring towards a peer* lies in our region; nobody else can write it. It outlives the peer's generations: `tail` goes on. When
-//!   the directory names a new generation C of the peer, we store `start = tail`, then `start.generation = C` (release). C reads nothing of ours before it sees its own number there, hence never anything meant for its predecessor. The
+//!   the directory names a new generation C of the peer, we store `start = tail` and the broadcast position, then `start.generation = C`
+//!   (release). C reads nothing of ours before it sees its own number there, hence never anything meant for its predecessor. The
 //!   predecessor is gone: C holds its lock. So all lines before `start` are free, which is why `restart` may set `head = tail`.
 //! - *The peer's head* for our ring lies in the peer's region, as `{generation: ours, head}`. C writes `head`, then `generation` (release);
 //!   until we see our own generation there we take `start` for the head. A predecessor of ours with another generation number never
@@ -21,12 +22,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::broadcast::{Reader, Writer};
 use super::errors::ShmAttachError;
 use super::layout::{Layout, generation};
 use super::memory::{ProcessMemory, Referred};
 use super::ring::{Consumer, Producer};
 use super::segment::{Job, Opened};
-use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WriteWord};
+use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WordsRo, WriteWord};
 use crate::LinkAddr;
 
 /// No correct ring gets here; keeps positions read from a garbage region from overflowing.
@@ -47,14 +49,20 @@ pub(super) enum Receiving {
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) receiving: Receiving,
-    /// `false`: the peer's head was impossible, or its process has ended.
+    /// `false`: the peer's head was impossible.
     pub(super) sendable: bool,
     pub(super) lines: LinesRo,
     pub(super) consumer: Consumer,
+    pub(super) words: WordsRo,
+    pub(super) reader: Reader,
     /// The ring was empty when last checked: frames come singly, so do not check again after one.
     pub(super) was_empty: bool,
+    /// The ring used all frames of the last call: the broadcast ring goes first now.
+    pub(super) broadcast_first: bool,
     start_generation: ReadWord,
     start_ring: ReadWord,
+    start_broadcast: ReadWord,
+    start_sequence: ReadWord,
     taken_generation: ReadWord,
     taken_head: ReadWord,
     taken_reads: ReadWord,
@@ -74,9 +82,19 @@ impl Inbound {
             sendable: true,
             lines: LinesRo::new(&opened.ring, 0, layout.ring_stride_bytes),
             consumer: Consumer::new(layout.ring_lines(), layout.frame_bytes, 0),
+            words: WordsRo::new(
+                &opened.front,
+                layout.broadcast_at(),
+                layout.broadcast_words() as usize,
+                layout.broadcast_counters_at(),
+            ),
+            reader: Reader::new(layout.broadcast_words(), layout.frame_bytes, (0, 0)),
             was_empty: true,
+            broadcast_first: false,
             start_generation: word(start.generation),
             start_ring: word(start.ring),
+            start_broadcast: word(start.broadcast),
+            start_sequence: word(start.broadcast_sequence),
             taken_generation: word(taken.generation),
             taken_head: word(taken.head),
             taken_reads: word(taken.reads),
@@ -134,6 +152,8 @@ pub(super) struct Peer {
     before: (u64, usize),
     start_generation: WriteWord,
     start_ring: WriteWord,
+    start_broadcast: WriteWord,
+    start_sequence: WriteWord,
     consumed_generation: WriteWord,
     pub(super) consumed_head: WriteWord,
     pub(super) consumed_reads: WriteWord,
@@ -162,6 +182,8 @@ impl Peer {
             before: (0, 0),
             start_generation: word(start.generation),
             start_ring: word(start.ring),
+            start_broadcast: word(start.broadcast),
+            start_sequence: word(start.broadcast_sequence),
             consumed_generation: word(consumed.generation),
             consumed_head: word(consumed.head),
             consumed_reads: word(consumed.reads),
@@ -184,6 +206,7 @@ impl Peer {
         me: u16,
         node: usize,
         generation: u64,
+        broadcast: &Writer,
         our_generation: u64,
     ) -> Result<bool, ShmAttachError> {
         self.before = (
@@ -203,8 +226,11 @@ impl Peer {
         }
         self.inbound = Some(Inbound::new(&job.layout, &opened, me.into()));
         self.producer.restart();
+        let (position, sequence) = broadcast.start();
         self.start_ring
             .store(self.producer.tail(), Ordering::Relaxed);
+        self.start_broadcast.store(position, Ordering::Relaxed);
+        self.start_sequence.store(sequence, Ordering::Relaxed);
         self.start_generation.store(generation, Ordering::Release);
         Ok(true)
     }
@@ -256,10 +282,17 @@ impl Peer {
             return Ok(false);
         }
         let start = inbound.start_ring.load(Ordering::Relaxed);
-        if start > START_MAX {
+        let broadcast = inbound.start_broadcast.load(Ordering::Relaxed);
+        if start > START_MAX || broadcast > START_MAX {
             return Err(());
         }
+        let sequence = inbound.start_sequence.load(Ordering::Relaxed);
         inbound.consumer = Consumer::new(layout.ring_lines(), layout.frame_bytes, start);
+        inbound.reader = Reader::new(
+            layout.broadcast_words(),
+            layout.frame_bytes,
+            (broadcast, sequence),
+        );
         inbound.receiving = Receiving::Open;
         self.consumed_head.store(start, Ordering::Relaxed);
         let reads = if inbound.memory.is_some() {

@@ -39,8 +39,6 @@ const MARKS: u64 = COUNTED | REFERS;
 const WARM_LINES: u64 = 32;
 /// Few are left below this number.
 const WARM_LOW_LINES: u64 = 16;
-/// Frames that may be dropped leave this part of the ring to others.
-const SPARE_DIVISOR: u64 = 4;
 /// The consumer publishes its head after this part of the ring, or when it is idle.
 const PUBLISH_DIVISOR: u64 = 4;
 
@@ -236,7 +234,7 @@ impl Producer {
     ) -> Sent {
         let bytes = parts.iter().map(|part| part.len()).sum();
         assert!((1..=self.frame_bytes).contains(&bytes));
-        if let Some(refusal) = self.refusal(0, load_head) {
+        if let Some(refusal) = self.refusal(load_head) {
             return refusal;
         }
         // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is built
@@ -255,28 +253,10 @@ impl Producer {
         self.publish(memory, marks, bytes)
     }
 
-    /// Publishes an unmarked frame only where a quarter of the ring stays free for others.
-    pub(crate) fn send_sparing<M: RingWrite>(
-        &mut self,
-        memory: &M,
-        load_head: impl Fn() -> Option<u64>,
-        parts: [&[u8]; 3],
-    ) -> Sent {
-        let spare_lines = self.lines / SPARE_DIVISOR;
-        match self.refusal(spare_lines, &load_head) {
-            Some(refusal) => refusal,
-            None => self.send(memory, load_head, 0, parts),
-        }
-    }
-
-    /// Why the next record has no room that leaves so many lines free; `None`: it has.
+    /// Why the next record has no room; `None`: it has.
     #[inline]
-    fn refusal(
-        &mut self,
-        spare_lines: u64,
-        load_head: impl FnOnce() -> Option<u64>,
-    ) -> Option<Sent> {
-        let is_full = |it: &Self| it.tail + it.reach_lines + spare_lines > it.head + it.lines;
+    fn refusal(&mut self, load_head: impl FnOnce() -> Option<u64>) -> Option<Sent> {
+        let is_full = |it: &Self| it.tail + it.reach_lines > it.head + it.lines;
         if !is_full(self) {
             return None;
         }
@@ -324,7 +304,7 @@ impl Producer {
     /// How many frames of any length surely fit now; reads the consumer's head only if there seems to be no room.
     #[inline]
     pub(crate) fn free_frames(&mut self, load_head: impl FnOnce() -> Option<u64>) -> usize {
-        if self.refusal(0, load_head).is_some() {
+        if self.refusal(load_head).is_some() {
             return 0;
         }
         let free_lines = self.head + self.lines - self.tail;

@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Shm;
+use super::broadcast::Heard;
 use super::memory::{self, ProcessMemory};
 use super::peers::{Peer, Receiving};
 use super::ring::{Received, Record, RingRead};
@@ -110,7 +111,10 @@ impl Shm {
                 .filter_map(|&node| self.peers[usize::from(node)].inbound.as_ref())
                 .any(|inbound| match inbound.receiving {
                     Receiving::Waiting => inbound.is_started(self.generation),
-                    Receiving::Open => inbound.consumer.is_ready(&inbound.lines),
+                    Receiving::Open => {
+                        inbound.consumer.is_ready(&inbound.lines)
+                            || inbound.reader.is_ready(&inbound.words)
+                    }
                     Receiving::Broken => false,
                 })
     }
@@ -133,6 +137,9 @@ fn take_open(
     let max = if inbound.was_empty { max.min(1) } else { max };
     let (mut frames, mut has_fetched) = (0, false);
     let mut broken = false;
+    if inbound.broadcast_first {
+        broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
+    }
     while frames < max && !broken && !has_fetched {
         let memory = inbound.memory.as_ref();
         let (mut body_bytes, mut is_fetched) = (0, true);
@@ -174,6 +181,14 @@ fn take_open(
         // The sender may ask how much was read.
         peer.consumed_head.store(head, Ordering::Release);
         peer.heard = peer.generation;
+    }
+    inbound.broadcast_first = frames >= max;
+    while frames < max && !broken && !has_fetched {
+        let before = frames;
+        broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
+        if frames == before {
+            break;
+        }
     }
     if broken {
         declare_broken(peer, counters);
@@ -257,6 +272,30 @@ fn fetch(
     }
     receiver.bodiless(addr, head, bytes);
     false
+}
+
+/// Takes one frame of the peer's broadcast ring. `false`: the ring holds garbage.
+#[inline]
+fn hear(
+    inbound: &mut super::peers::Inbound,
+    addr: LinkAddr,
+    scratch: &mut [u8],
+    counters: &mut LinkCounters,
+    frames: &mut usize,
+    receiver: &mut impl Receiver,
+) -> bool {
+    match inbound.reader.receive(&inbound.words, scratch) {
+        Heard::Nothing => true,
+        Heard::Frame { bytes, missed } => {
+            counters.overrun_frames = counters.overrun_frames.saturating_add(missed);
+            counters.received_frames += 1;
+            counters.received_bytes += bytes as u64;
+            *frames += 1;
+            receiver.frame(addr, &scratch[..bytes]);
+            true
+        }
+        Heard::Corrupt => false,
+    }
 }
 
 /// Marks a peer whose region holds garbage. It is ignored until its next generation.

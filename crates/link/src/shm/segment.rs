@@ -26,7 +26,7 @@ use super::errors::{ShmAttachError, ShmCreateError};
 use super::layout::{FILE_BYTES_MAX, Layout, NODES_MAX, PAGE_BYTES, ShmConfig, generation, head};
 use super::sys::{self, Map, ReadWord, WriteWord};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x05");
+const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x04");
 /// Where the size of files is limited, a job has fewer nodes first, and fewer generations than these only if that does not do.
 const GENERATIONS_WANTED: u64 = 4096;
 
@@ -48,6 +48,7 @@ impl ShmJob {
             (head::NODES, nodes as u64),
             (head::FRAME_BYTES, layout.frame_bytes as u64),
             (head::RING_BYTES, layout.ring_bytes as u64),
+            (head::BROADCAST_BYTES, layout.broadcast_bytes as u64),
             (head::NODES_MAX, layout.nodes_max as u64),
             (head::MAGIC, MAGIC),
         ] {
@@ -162,6 +163,7 @@ impl Job {
             let config = ShmConfig {
                 frame_bytes: size(head::FRAME_BYTES),
                 ring_bytes: size(head::RING_BYTES),
+                broadcast_bytes: size(head::BROADCAST_BYTES),
             };
             let nodes = (size(head::NODES), size(head::NODES_MAX));
             Layout::new(nodes, config, bytes).map_err(|_| foreign("impossible sizes"))?

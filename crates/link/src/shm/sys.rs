@@ -28,4 +28,4 @@ pub use host::coarse_ms;
 pub(crate) use host::page_bytes;
 pub(crate) use host::read_process;
 pub(crate) use map::{Map, ReadWord, WriteWord};
-pub(crate) use rings::{LinesRo, LinesRw};
+pub(crate) use rings::{LinesRo, LinesRw, WordsRo, WordsRw};

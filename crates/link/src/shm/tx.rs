@@ -132,32 +132,16 @@ impl Shm {
         }
     }
 
-    /// Writes a frame into the rings towards all peers. Where one is too full, that peer does not get it.
-    pub(super) fn send_to_all(&mut self, frame: &Frame<'_>) -> Result<(), LinkError> {
-        for at in 0..self.live.len() {
-            let node = self.live[at];
-            let is_open = |peer: &Peer| peer.inbound.as_ref().is_some_and(|it| it.sendable);
-            if !is_open(&self.peers[usize::from(node)]) {
-                continue;
-            }
-            let parts = [frame.head, frame.body, &[]];
-            let is_sent = self.send_to((node, None), |producer, lines, head| {
-                producer.send_sparing(lines, head, parts)
-            })?;
-            if !is_sent {
-                self.note_overrun(node);
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts a broadcast frame that did not fit the ring towards `node`. A process that has ended reads nothing more, and is sent no more.
-    #[cold]
-    fn note_overrun(&mut self, node: u16) {
-        if self.job.is_claimed(node) != Some(false) {
-            self.counters.overrun_frames += 1;
-        } else if let Some(inbound) = &mut self.peers[usize::from(node)].inbound {
-            inbound.sendable = false;
+    /// Writes a frame into our broadcast ring, over the oldest frames there.
+    pub(super) fn send_to_all(&mut self, frame: &Frame<'_>) {
+        let bytes = frame.write(&mut self.slot);
+        let frame = &self.slot[..bytes];
+        self.broadcast.send(&self.words, frame);
+        self.counters.sent_frames += 1;
+        self.counters.sent_bytes += bytes as u64;
+        for &node in &self.live {
+            let peer = &mut self.peers[usize::from(node)];
+            peer.mark_pending(&mut self.bells_pending, node);
         }
     }
 
@@ -212,8 +196,14 @@ impl Shm {
             }
             let generation = peer.entry.load(Ordering::Acquire);
             if generation != peer.generation {
-                let switched =
-                    peer.switch_to(&self.job, self.me, node.into(), generation, self.generation);
+                let switched = peer.switch_to(
+                    &self.job,
+                    self.me,
+                    node.into(),
+                    generation,
+                    &self.broadcast,
+                    self.generation,
+                );
                 if switched.is_err() {
                     peer.generation = 0; // it is tried again
                 }

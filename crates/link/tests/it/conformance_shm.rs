@@ -26,6 +26,7 @@ mod small {
         let config = ShmConfig {
             frame_bytes: 600,
             ring_bytes: 8192,
+            broadcast_bytes: 4096,
         };
         job(nodes, config)
     });
@@ -57,6 +58,7 @@ impl Neighbours for Two {
         let config = ShmConfig {
             frame_bytes: 600,
             ring_bytes: 8192,
+            broadcast_bytes: 4096,
         };
         let job = ShmJob::create(2, config).expect("create");
         let [first, second] = [0, 1].map(|node| Shm::attach(&job, node).expect("attach"));

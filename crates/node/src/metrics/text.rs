@@ -209,7 +209,7 @@ fn link(page: &mut Page, snapshot: &Snapshot) {
         counter link_sent_bytes_total = link.sent_bytes, "Bytes handed to the medium.";
         counter link_frames_received_total = link.received_frames, "Frames taken from the medium.";
         counter link_received_bytes_total = link.received_bytes, "Bytes taken from the medium.";
-        counter link_frames_overrun_total = link.overrun_frames, "Broadcast frames that a peer was not sent because its ring was full.";
+        counter link_frames_overrun_total = link.overrun_frames, "Broadcast frames overwritten before they were read.";
         counter link_frames_impaired_total = link.impaired_frames, "Frames dropped on purpose.";
         counter link_refused_total = link.refused, "Times that no transmit slot was free.";
         counter link_frames_dropped_total = link.dropped_frames, "Frames that the medium or the kernel reported dropped.";

@@ -4,7 +4,7 @@ use super::message::WorkerStats;
 use tsumuji_link::LinkCounters;
 use tsumuji_node::Counters;
 
-/// Counters for a report. `overruns`: broadcast frames that full rings did not take count as lost; false for the judge, which sends no updates.
+/// Counters for a report. `overruns`: broadcast frames that this node missed count as lost; false for the judge, which does not read them.
 pub(super) fn count(counters: &Counters, overruns: bool) -> WorkerStats {
     let link = &counters.link;
     WorkerStats {

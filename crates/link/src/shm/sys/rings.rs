@@ -1,13 +1,15 @@
-//! Views of a ring in mapped memory, for its producer (`LinesRw`) and its consumer (`LinesRo`).
+//! Views of the two kinds of rings in mapped memory, one each for the writer (`…Rw`) and the readers (`…Ro`).
 //!
-//! By the protocol, which `ring` has, the bytes of a slot belong to one side at a time.
+//! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`, which have the protocols. By these, the bytes of a slot belong to
+//! one side at a time.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-use super::map::{self, Map};
+use super::map::{self, Map, ReadWord, WriteWord};
+use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
 use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
 
 /// Copies memory that another process may write meanwhile, to which neither a reference nor a plain copy is allowed. Whole lines are copied by wide
@@ -232,5 +234,112 @@ impl RingWrite for LinesRw {
         // SAFETY: in the writable map with its margin, as in `LinesRo::read`. The caller vouches that the consumer is done with
         // the range; in this process only the one `Producer` that owns this view writes it, through `&mut self`.
         f(unsafe { std::slice::from_raw_parts_mut(self.at.add(from).as_ptr(), bytes) })
+    }
+}
+
+/// Another process's broadcast ring.
+#[derive(Debug)]
+pub(crate) struct WordsRo {
+    _map: Arc<Map>,
+    at: NonNull<AtomicU64>,
+    words: usize,
+    tail: ReadWord,
+    newest: ReadWord,
+    reserve: ReadWord,
+}
+
+// SAFETY: points into memory that `_map` keeps mapped; touched by atomic loads only.
+unsafe impl Send for WordsRo {}
+
+impl WordsRo {
+    pub(crate) fn new(
+        map: &Arc<Map>,
+        offset: usize,
+        words: usize,
+        [tail, newest, reserve]: [usize; 3],
+    ) -> Self {
+        Self {
+            at: map.at(offset, words * 8, false),
+            words,
+            tail: ReadWord::new(map, tail),
+            newest: ReadWord::new(map, newest),
+            reserve: ReadWord::new(map, reserve),
+            _map: Arc::clone(map),
+        }
+    }
+}
+
+impl BroadcastRead for WordsRo {
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        debug_assert!(index < self.words);
+        // SAFETY: `broadcast` masks `index` to the ring's words, which `new` checked to lie in the map; aligned.
+        unsafe { self.at.add(index).as_ref() }.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn fenced_reserve(&self) -> u64 {
+        fence(Ordering::Acquire);
+        self.reserve.load(Ordering::Acquire)
+    }
+}
+
+/// Our own broadcast ring.
+#[derive(Debug)]
+pub(crate) struct WordsRw {
+    _map: Arc<Map>,
+    at: NonNull<AtomicU64>,
+    words: usize,
+    tail: WriteWord,
+    newest: WriteWord,
+    reserve: WriteWord,
+}
+
+// SAFETY: as for `WordsRo`, with stores.
+unsafe impl Send for WordsRw {}
+
+impl WordsRw {
+    pub(crate) fn new(
+        map: &Arc<Map>,
+        offset: usize,
+        words: usize,
+        [tail, newest, reserve]: [usize; 3],
+    ) -> Self {
+        Self {
+            at: map.at(offset, words * 8, true),
+            words,
+            tail: WriteWord::new(map, tail),
+            newest: WriteWord::new(map, newest),
+            reserve: WriteWord::new(map, reserve),
+            _map: Arc::clone(map),
+        }
+    }
+}
+
+impl BroadcastWrite for WordsRw {
+    #[inline]
+    fn set_word(&self, index: usize, word: u64) {
+        debug_assert!(index < self.words);
+        // SAFETY: `broadcast` masks `index` to the ring's words, which `new` checked to lie in the writable map; aligned.
+        unsafe { self.at.add(index).as_ref() }.store(word, Ordering::Relaxed);
+    }
+
+    fn reserve(&self, end: u64) {
+        self.reserve.store(end, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    fn finish(&self, start: u64, end: u64) {
+        self.tail.store(end, Ordering::Release);
+        self.newest.store(start, Ordering::Release);
     }
 }
