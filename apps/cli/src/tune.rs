@@ -132,8 +132,14 @@ impl Target {
             )?,
         };
         // The folder of the user's own profile is made with it: an interrupt leaves no empty one.
-        if output.is_some() || path.parent().is_some_and(Path::exists) {
-            PendingFile::create(&path)?;
+        match (
+            output,
+            path.ancestors().skip(1).find(|folder| folder.exists()),
+        ) {
+            (None, Some(folder)) if Some(folder) != path.parent() => {
+                PendingFile::create(&folder.join("tune.toml"))?;
+            }
+            _ => drop(PendingFile::create(&path)?),
         }
         let mut contents = Contents::default();
         if path.exists() {

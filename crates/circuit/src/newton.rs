@@ -367,8 +367,8 @@ impl<'a> Solver<'a> {
         })
     }
 
-    /// Corrects the unknowns by the last factors until the whole residual and that of each equation are within the tolerance, or no correction makes
-    /// the rest half as large. Returns the residual.
+    /// Corrects the unknowns by the last factors until the whole residual and that of each equation are within the tolerance, or two corrections in a
+    /// row do not make the rest half as large. Returns the residual.
     fn refine<E>(
         &mut self,
         excited: &Excited<'_>,
@@ -376,6 +376,7 @@ impl<'a> Solver<'a> {
     ) -> Result<f64, E> {
         let gmin = self.netlist.gmin;
         let mut balance = self.balance(excited, gmin);
+        let mut slow = 0;
         for _ in 0..MOST_CORRECTIONS {
             let is_within = balance.residual() <= self.tolerance;
             if is_within || !balance.norm().is_finite() {
@@ -389,13 +390,18 @@ impl<'a> Solver<'a> {
             let before = self.x.clone();
             self.correct(&correction);
             let better = self.balance(excited, gmin);
-            let is_half = better.norm() <= balance.norm() / 2.0;
+            slow = if better.norm() <= balance.norm() / 2.0 {
+                0
+            } else {
+                slow + 1
+            };
             if better.norm() < balance.norm() {
                 balance = better;
             } else {
                 self.x = before;
+                break;
             }
-            if !is_half {
+            if slow == 2 {
                 break;
             }
         }

@@ -53,11 +53,11 @@ pub enum Operation {
     Broadcast,
     /// `tree`, `chain`, `hosts`.
     Reduce,
-    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `hosts`. A file may say `native`, which earlier versions knew, and means `ring`.
+    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `hosts`. Rules of earlier versions that say `native` are passed over.
     AllReduce,
     /// `flat`, `ring`, `hosts`; parts of different lengths go as `flat` or `ring`.
     AllGather,
-    /// `flat`. A file may say `hosts`, which earlier versions knew, and means `flat`.
+    /// `flat`. Rules of earlier versions that say `hosts` are passed over.
     Gather,
     /// As gather.
     Scatter,
@@ -99,12 +99,12 @@ impl Operation {
         }
     }
 
-    /// The algorithm that takes the place of one that earlier versions had.
-    fn todays(self, algorithm: Algorithm) -> Algorithm {
-        match (self, algorithm) {
-            (Self::Gather | Self::Scatter | Self::AllToAll, Algorithm::Hosts) => Algorithm::Flat,
-            (Self::AllReduce, Algorithm::Native) => Algorithm::Ring,
-            _ => algorithm,
+    /// Whether earlier versions had that algorithm. A rule for it is passed over.
+    fn had(self, algorithm: Algorithm) -> bool {
+        match algorithm {
+            Algorithm::Hosts => matches!(self, Self::Gather | Self::Scatter | Self::AllToAll),
+            Algorithm::Native => self == Self::AllReduce,
+            _ => false,
         }
     }
 }
@@ -274,8 +274,8 @@ impl Table {
             ))
         })?;
         let mut table = Self { rules: file.rules };
-        for (number, rule) in (1..).zip(&mut table.rules) {
-            rule.algorithm = rule.operation.todays(rule.algorithm);
+        (table.rules).retain(|rule| !rule.operation.had(rule.algorithm));
+        for (number, rule) in (1..).zip(&table.rules) {
             let possible = rule.operation.all_algorithms();
             if !possible.contains(&rule.algorithm) {
                 return Err(bad(format!(
@@ -418,18 +418,19 @@ mod tests {
 
     /// Profiles of earlier versions are read.
     #[test]
-    fn algorithms_of_earlier_versions_are_replaced() {
+    fn algorithms_of_earlier_versions_are_passed_over() {
         for (operation, algorithm, today) in [
-            ("gather", "hosts", Algorithm::Flat),
-            ("all-to-all", "hosts", Algorithm::Flat),
-            ("all-gather", "hosts", Algorithm::Hosts),
-            ("all-reduce", "native", Algorithm::Ring),
-            ("broadcast", "native", Algorithm::Native),
+            ("gather", "hosts", None),
+            ("all-to-all", "hosts", None),
+            ("all-gather", "hosts", Some(Algorithm::Hosts)),
+            ("all-reduce", "native", None),
+            ("broadcast", "native", Some(Algorithm::Native)),
         ] {
             let text =
                 format!("[[rule]]\noperation = \"{operation}\"\nalgorithm = \"{algorithm}\"\n");
             let table = Table::parse(&text, "test").expect(&text);
-            assert_eq!(table.rules[0].algorithm, today, "{text}");
+            let first = table.rules.first().map(|rule| rule.algorithm);
+            assert_eq!(first, today, "{text}");
         }
     }
 

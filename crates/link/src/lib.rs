@@ -390,7 +390,7 @@ pub trait Link {
     /// delivered, too. Returns their number.
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError>;
 
-    /// Pushes out what `send` gathered and wakes sleeping receivers.
+    /// Sends what `send` gathered and wakes sleeping receivers.
     fn flush(&mut self) -> Result<(), LinkError>;
 
     /// Sleeps until a frame may be there, or `timeout` has passed. May return early.

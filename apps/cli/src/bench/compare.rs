@@ -331,13 +331,13 @@ fn stage(op: Op, args: &Args, how: How, inside: bool) -> anyhow::Result<Stage> {
         };
         ensure!(
             joins,
-            "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
+            "link `{link}` joins hosts, one process each; say which by --hosts FILE, or make some by --testbed"
         );
     }
     // With peers, the first node is started in its host; peers are started in the hosts from here.
     let pair = Pair::open(between, inside || args.vs.is_some(), nodes)?;
     let mut ours = Ours {
-        spins: !how.no_spin && !(op.is_pair() && pair.needs_cores_for_relays()),
+        spins: !(how.no_spin || op.is_pair() && pair.needs_cores_for_relays()),
         receiver: between.to,
         slow_write: how.slow_write,
         security: pair.security,

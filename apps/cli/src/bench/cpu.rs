@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             }
         }
         for ((name, ..), list) in CONTENDERS.iter().zip(&found) {
-            let of = |part: fn(&Cost) -> f64| Rounds::over(&list, part);
+            let of = |part: fn(&Cost) -> f64| Rounds::over(list, part);
             let (received, cores) = (of(|one| one.received_per_second), of(|one| one.cores));
             let (p50, p99) = (of(|one| one.p50_us), of(|one| one.p99_us));
             rows.push([

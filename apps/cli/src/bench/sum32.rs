@@ -91,7 +91,10 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             "without TCP: it is measured within this host and between namespaces of this machine",
         );
     }
-    let cache = Misses::open().map_err(|error| format!("{NOT_COUNTED}: {error}"));
+    let cache = match places {
+        Some(_) => Misses::open().map_err(|error| format!("{NOT_COUNTED}: {error}")),
+        None => Err(format!("{NOT_COUNTED}: the server is on another machine")),
+    };
     if let Err(reason) = &cache {
         talk.say(reason);
     }

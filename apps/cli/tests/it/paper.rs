@@ -140,7 +140,10 @@ fn sums_over_all_links() {
         Some(reason) => {
             assert!(reason.contains("perf_event_open") && report["cache_misses"].is_null())
         }
-        None => assert!(!report["cache_misses"].as_array().unwrap().is_empty()),
+        None => {
+            let cell = report["cache_misses"][1][1].as_str().unwrap();
+            assert!(cell.parse::<f64>().is_ok(), "{cell}");
+        }
     }
     let beside = report["beside"].as_array().unwrap();
     assert_eq!(beside[1][1], "30x");

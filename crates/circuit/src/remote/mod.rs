@@ -141,7 +141,8 @@ fn share_host(endpoint: &Endpoint, one: &Member, other: &Member) -> bool {
 /// Tells all workers that the run has ended.
 pub fn dismiss(endpoint: &mut Endpoint) {
     for worker in 0..endpoint.members().len() - 1 {
-        // One that cannot be told notices that this node leaves.
+        // Behind a long order there is room once it has arrived. One that cannot be told notices that this node leaves.
+        let _ = endpoint.wait_writable(node(worker), LEAVE.id(), 0, FLUSH_WAIT);
         let _ = endpoint.try_send(node(worker), LEAVE, &[]);
     }
     let _ = endpoint.flush(FLUSH_WAIT);

@@ -38,7 +38,8 @@ impl Setup {
     fn is_sound(&self) -> bool {
         let Shape { width, outputs } = self.plausible.shape;
         let parameters = width.checked_mul(outputs);
-        self.empty.columns() + 1 == width
+        self.plausible.kind == self.config.kind
+            && self.empty.columns() + 1 == width
             && self.empty.rows() == 0
             && self.empty.stored() == 0
             && self.config.sgd.batch > 0

@@ -140,8 +140,8 @@ impl Driver {
     fn run(&mut self, endpoint: &mut Endpoint) -> Result<(), WorkerError> {
         let team = &endpoint.members()[1..];
         let is_contended = endpoint.is_oversubscribed(team);
-        let is_crowded = endpoint.is_oversubscribed(&[team, team].concat());
-        let cores = (team.len() <= 1, is_crowded);
+        let would_contend = endpoint.is_oversubscribed(&[team, team].concat());
+        let cores = (team.len() <= 1, would_contend);
         let began = Instant::now();
         loop {
             let is_idle = self.poll(endpoint)? == 0;

@@ -80,7 +80,7 @@ pub struct Beside<W: Work> {
     is_lent: bool,
     /// Work done when it was lent.
     lent_at: f64,
-    is_contended: bool,
+    would_contend: bool,
     runqueue: Runqueue,
 }
 
@@ -98,7 +98,7 @@ impl<W: Work> Beside<W> {
             thread: None,
             is_lent: false,
             lent_at: 0.0,
-            is_contended: false,
+            would_contend: false,
             runqueue: Runqueue::default(),
         }
     }
@@ -106,17 +106,17 @@ impl<W: Work> Beside<W> {
     /// Moves work to where it is to be done: lends what `lend` gives, or takes back what is lent, and returns it as [`recall`](Self::recall) does. To be
     /// called between two polls. Fails if the kernel gives no thread, and the user asked for one.
     ///
-    /// Alone: there is nobody to hear from. Crowded: with a second thread, threads outnumber cores. `here`, if this thread has steps to do: useful work by
+    /// Alone: there is nobody to hear from. Would contend: with a second thread, threads outnumber cores. `here`, if this thread has steps to do: useful work by
     /// now, and the nanoseconds that this thread has computed.
     pub fn divide(
         &mut self,
         executor: Executor,
-        (is_alone, is_contended): (bool, bool),
+        (is_alone, would_contend): (bool, bool),
         now_ns: u64,
         here: Option<(f64, u64)>,
         lend: impl FnOnce() -> Option<W>,
     ) -> io::Result<Option<(W, f64)>> {
-        self.is_contended = is_contended;
+        self.would_contend = would_contend;
         if self.is_lent && self.is_over() {
             return Ok(self.recall());
         }
@@ -131,7 +131,7 @@ impl<W: Work> Beside<W> {
                 return Ok(None);
             }
         };
-        let gains = !is_contended && !is_alone;
+        let gains = !would_contend && !is_alone;
         let division = (self.division).get_or_insert_with(|| Division::new(executor, gains));
         let done = Done {
             now_ns,
@@ -163,7 +163,7 @@ impl<W: Work> Beside<W> {
         let Some((mut ends, lent, returns)) = self.far.take() else {
             return Ok(());
         };
-        let (shared, yields) = (Arc::clone(&self.shared), self.is_contended);
+        let (shared, yields) = (Arc::clone(&self.shared), self.would_contend);
         let run = move || {
             while let Ok(mut work) = lent.recv() {
                 steps(&mut work, &mut ends, &shared, yields);
@@ -223,7 +223,7 @@ impl<W: Work> Beside<W> {
 
     /// The polling thread's moment between two polls while the work is lent. If it is idle where threads outnumber cores, another has its core.
     pub fn back_off(&self, is_idle: bool) {
-        match is_idle && self.is_contended {
+        match is_idle && self.would_contend {
             true => std::thread::yield_now(),
             false => std::hint::spin_loop(),
         }

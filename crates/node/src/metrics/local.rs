@@ -3,9 +3,9 @@
 //! Used by `tsumuji top`. The kernel's list of sockets (`/proc/net/unix`) serves as the register: killed processes leave nothing behind. There is one
 //! list per network namespace, so nodes of another namespace are not seen.
 //!
-//! Any user may create abstract sockets with any names, in any number. So a name counts only if its process is of a user who may be asked, and `ask`
-//! has the kernel tell the socket's user. Number and time are bounded: a user who makes thousands of names can keep nodes off the list, but pose as
-//! none.
+//! Any user may create abstract sockets with any names, in any number. So a name counts only if its process is of a user who may be asked, or not seen
+//! from here, as in a container; and `ask` has the kernel tell the socket's user. Number and time are bounded: a user who makes thousands of names can
+//! keep nodes off the list, or show as nodes that do not answer, but answers for none.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -53,7 +53,7 @@ pub fn local_nodes() -> io::Result<Vec<LocalNode>> {
         .into_iter()
         .collect();
     let me = rustix::process::geteuid().as_raw();
-    let may_ask = |pid: u32| user_of(pid).is_some_and(|user| me == 0 || user == me);
+    let may_ask = |pid: u32| me == 0 || user_of(pid).is_none_or(|user| user == me);
     let processes = named.chunk_by(|one, next| one.pid == next.pid);
     let ours = processes.filter(|nodes| may_ask(nodes[0].pid)).flatten();
     Ok(ours.take(NODES_MAX).cloned().collect())

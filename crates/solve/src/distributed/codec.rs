@@ -1,6 +1,6 @@
 //! Messages as bytes: a head that postcard writes, then numbers as they lie in memory, little-endian.
 //!
-//! Used by `message`, by reports of `fixed_point`, and by the circuits' solver for its own messages.
+//! Used by `message`, by reports of `fixed_point`, and for rows (`system`).
 //!
 //! Parsing takes any bytes and never panics: bytes that do not parse are `None`.
 

@@ -1,6 +1,6 @@
 //! What a setup announces, as a sequence of messages: the rows that a worker lacks, and the last known x of them.
 //!
-//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in messages of bounded size; the matrix is never copied as a whole.
+//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in messages of bounded size, or of one row; the matrix is never copied as a whole.
 
 use super::message::{Order, RowSource, Setup};
 use crate::system::{Messages, RowBlock, Source};
@@ -14,6 +14,8 @@ const PIECE_VALUES: usize = 32 << 10;
 pub(super) struct Feed<'a> {
     rows: VecDeque<Messages<'a>>,
     values: VecDeque<(usize, Vec<f64>)>,
+    /// An order that was put back.
+    first: Option<(Vec<u8>, usize)>,
 }
 
 impl<'a> Feed<'a> {
@@ -60,11 +62,18 @@ impl<'a> Feed<'a> {
             values.extend(setup.fresh.iter().flat_map(pieces));
         }
         setup.values = values.iter().map(|(_, values)| values.len()).sum();
-        Self { rows, values }
+        Self {
+            rows,
+            values,
+            first: None,
+        }
     }
 
     /// The next order as it is sent, and how many bytes of rows it has; `None`: all were sent.
     pub(super) fn next(&mut self) -> Option<(Vec<u8>, usize)> {
+        if self.first.is_some() {
+            return self.first.take();
+        }
         while let Some(messages) = self.rows.front_mut() {
             match messages.next() {
                 None => drop(self.rows.pop_front()),
@@ -73,5 +82,10 @@ impl<'a> Feed<'a> {
         }
         let (start, values) = self.values.pop_front()?;
         Some((Order::Values { start, values }.encode(), 0))
+    }
+
+    /// Has the next call return this order again.
+    pub(super) fn put_back(&mut self, order: (Vec<u8>, usize)) {
+        self.first = Some(order);
     }
 }

@@ -62,7 +62,9 @@ impl Loading {
                 }
             };
         if !fits {
-            return Err(bad("rows beyond what the setup announced or memory holds"));
+            return Err(bad(
+                "rows of another kind, beyond what the setup announced, or beyond what memory holds",
+            ));
         }
         if let Some(whole) = self.begun.take_if(|begun| begun.rows.end == range.end) {
             self.blocks.push(whole);
@@ -98,6 +100,72 @@ impl Loading {
             } => {
                 let what = what.parse().expect("parsed when the setup came");
                 Fresh::Made(Generated::new(what, seed, solution), setup.fresh.clone())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distributed::SolveConfig;
+    use crate::system::{Generate, System};
+    use std::ops::Range;
+
+    fn system(what: &str) -> System {
+        what.parse::<Generate>().unwrap().system(1).unwrap()
+    }
+
+    /// Only rows in their order, of one kind and within what was announced make a block.
+    #[test]
+    fn rows_come_as_announced() {
+        let [dense, sparse, wide] = ["dense:9", "poisson2d:3", "dense:10"].map(system);
+        let exact = RowBlock::bytes_of(&dense, 2..6);
+        type Case<'a> = (&'a [(&'a System, Range<usize>)], u64, bool);
+        let cases: [Case<'_>; 8] = [
+            (&[(&dense, 2..4), (&dense, 4..6)], exact, true),
+            (&[(&dense, 2..6)], exact, true),
+            (&[(&dense, 4..6)], exact, false),
+            (&[(&dense, 2..4), (&dense, 2..4)], exact, false),
+            (&[(&dense, 2..7)], exact + 1000, false),
+            (&[(&dense, 2..4), (&sparse, 4..6)], exact, false),
+            (&[(&wide, 2..6)], exact + 1000, false),
+            (&[(&dense, 2..6)], exact - 1, false),
+        ];
+        for (number, (messages, announced, wanted)) in cases.into_iter().enumerate() {
+            let setup = Setup {
+                config: SolveConfig::default(),
+                division: 1,
+                anew: true,
+                epoch: 1,
+                ranges: vec![0..2, 2..9],
+                fresh: vec![2..6],
+                rows: RowSource::Stream {
+                    bytes: vec![announced],
+                },
+                values: 0,
+                exchanges: false,
+                system: 0,
+                first_elements: None,
+            };
+            let mut loading = Loading::begin(&setup);
+            let mut take = |(system, rows): &(&System, Range<usize>)| {
+                let mut made = RowBlock::messages(system, rows.clone(), usize::MAX, 0);
+                let (message, _) = made.next().unwrap();
+                loading.rows(&setup, &message[1..])
+            };
+            let taken = messages.iter().all(|message| take(message).is_ok());
+            assert_eq!(taken, wanted, "case {number}");
+            if wanted {
+                assert!(
+                    take(&messages[0]).is_err(),
+                    "case {number}: nothing is missing"
+                );
+                assert!(loading.is_whole());
+                let Fresh::Here(blocks) = loading.take(&setup) else {
+                    panic!("case {number}: rows came");
+                };
+                assert_eq!(blocks, [RowBlock::cut(&dense, 2..6)], "case {number}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The judge with an endpoint and a clock: distributes rows, carries orders and answers, supervises the workers.
 //!
 //! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between polls, so that workers have the cores. Rows
-//! leave in chunks of bounded size, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
+//! leave in messages of bounded size, or of one row, several workers in turn, each as fast as it takes them; the matrix is never copied as a whole here.
 
 use super::choice::{Advice, Choice};
 use super::config::{Shares, SolveConfig};
@@ -31,7 +31,7 @@ pub(super) const CONTROL: Channel = Channel::new(DeliveryClass::Ordered, Priorit
 pub(super) const BULK: Channel = Channel::new(DeliveryClass::Ordered, Priority::BULK, 1);
 
 /// Bytes of rows in one message: large enough to be cheap, small enough that four workers' queues stay below 8 MiB.
-const CHUNK_BYTES: usize = 256 << 10;
+const MESSAGE_BYTES: usize = 256 << 10;
 /// Bytes of rows queued to one worker before others are served: enough for the pause between two polls.
 const QUEUE_BYTES: usize = 1 << 20;
 /// Pause between two polls while workers iterate. Nothing is urgent then; a wake-up for each report would cost workers' time.
@@ -504,7 +504,7 @@ impl Bench<'_> {
             let mut order = order;
             let channel = if let Order::Setup(setup) = &mut order {
                 let x = self.judge.known_x();
-                self.feeds[worker] = Some(Feed::new(self.source, setup, x, CHUNK_BYTES));
+                self.feeds[worker] = Some(Feed::new(self.source, setup, x, MESSAGE_BYTES));
                 // One that is silent already gets no new time by being told something.
                 if !self.heard[worker].suspect {
                     self.heard[worker] = Heard::now();
@@ -539,7 +539,7 @@ impl Bench<'_> {
         Ok(sent)
     }
 
-    /// Sends each worker the next chunk of its rows if it has room; returns whether any was sent.
+    /// Sends each worker the next message of its rows if it has room; returns whether any was sent.
     fn feed(&mut self, endpoint: &mut Endpoint) -> Result<bool, SolveError> {
         let mut sent = false;
         if !self.judge.out().is_empty() {
@@ -551,6 +551,12 @@ impl Bench<'_> {
                 continue;
             }
             match orders.next() {
+                // A long row may not fit the queue behind others, and the judge does not wait for one worker.
+                Some(order)
+                    if order.0.len() > QUEUE_BYTES && endpoint.queue_length(node(worker)) > 0 =>
+                {
+                    orders.put_back(order);
+                }
                 Some((order, rows)) => {
                     self.bytes.0 += rows as u64;
                     match endpoint.send_shared(node(worker), BULK, order.into()) {

@@ -135,8 +135,8 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         driver.meter.note(runs, || endpoint.counters().link);
         let sent = driver.send(endpoint)?;
         let threads = driver.worker.threads();
-        let (is_contended, is_crowded) = (threads >= too_many, threads + 1 >= too_many);
-        if driver.divide(before, (is_alone, is_crowded))? {
+        let (is_contended, would_contend) = (threads >= too_many, threads + 1 >= too_many);
+        if driver.divide(before, (is_alone, would_contend))? {
             continue;
         }
         // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.

@@ -14,8 +14,10 @@ use crate::local::{on_threads, ranges_of};
 use crate::report::Progress;
 use crate::system::{Matrix, RowBlock};
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// Most numbers in one sum: the products of a GMRES iteration.
@@ -149,7 +151,7 @@ pub(crate) fn iterate_strips<O: Space>(
     let team = &Team::new(block, strips.len(), *has_all_rows);
     let mut rest = x;
     std::thread::scope(|scope| {
-        let mut first = None;
+        let (mut first, mut running) = (None, Vec::new());
         for (me, (rows, preconditioner)) in strips.iter().enumerate() {
             let (own, others) = rest.split_at_mut(rows.len());
             rest = others;
@@ -162,14 +164,18 @@ pub(crate) fn iterate_strips<O: Space>(
                 first = Some(work);
             } else {
                 // How it ended the first thread knows, too.
-                scope.spawn(move || drop(work(None)));
+                running.push(scope.spawn(move || drop(work(None))));
             }
         }
         let mut work = first.expect("at least one strip");
         match work(Some(outside)) {
             Ok(ended) => Ok(ended),
             Err(Apart::Outside(error)) => Err(error),
-            Err(Apart::Elsewhere) => unreachable!("only the first thread fails"),
+            Err(Apart::Elsewhere) => {
+                let ended = running.into_iter().map(ScopedJoinHandle::join);
+                let panic = ended.filter_map(Result::err).next();
+                resume_unwind(panic.expect("only the first thread fails otherwise"))
+            }
         }
     })
 }

@@ -115,8 +115,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     talk.say("the paper's claim on the caches: requests and other data of the server side by side (one host, shm, 256 requests, loop 1)");
     let sweep = sweep(rounds, time, args.quick);
     talk.say(&table::aligned(&sweep));
-    let mut found = all.iter().filter_map(|one| one.found().ok());
-    let uncounted = found.find_map(|found| found["cache_misses_reason"].as_str());
+    let mut found = all.iter().filter_map(|one| one.found().ok()).peekable();
+    let uncounted = match found.peek() {
+        None => Some("no link was measured"),
+        Some(_) => found.find_map(|found| found["cache_misses_reason"].as_str()),
+    };
     let misses = match uncounted {
         Some(reason) => {
             talk.say(reason);
