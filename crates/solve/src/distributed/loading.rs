@@ -139,7 +139,7 @@ mod tests {
                 anew: true,
                 epoch: 1,
                 ranges: vec![0..2, 2..9],
-                fresh: vec![2..6],
+                fresh: std::iter::once(2..6).collect(),
                 rows: RowSource::Stream {
                     bytes: vec![announced],
                 },
