@@ -53,10 +53,18 @@ pub fn local_nodes() -> io::Result<Vec<LocalNode>> {
         .into_iter()
         .collect();
     let me = rustix::process::geteuid().as_raw();
-    let may_ask = |pid: u32| me == 0 || user_of(pid).is_none_or(|user| user == me);
-    let processes = named.chunk_by(|one, next| one.pid == next.pid);
-    let ours = processes.filter(|nodes| may_ask(nodes[0].pid)).flatten();
-    Ok(ours.take(NODES_MAX).cloned().collect())
+    let (mut ours, mut unseen) = (Vec::new(), Vec::new());
+    for nodes in named.chunk_by(|one, next| one.pid == next.pid) {
+        match user_of(nodes[0].pid) {
+            Some(user) if me == 0 || user == me => ours.extend_from_slice(nodes),
+            Some(_) => {}
+            None => unseen.extend_from_slice(nodes),
+        }
+    }
+    // Names without a process take nobody's place.
+    ours.extend(unseen);
+    ours.truncate(NODES_MAX);
+    Ok(ours)
 }
 
 /// All nodes' names in the kernel's list.
