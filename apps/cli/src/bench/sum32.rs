@@ -1,6 +1,5 @@
 //! `tsumuji bench sum32`: sums of 32 values a second, by messages of ours that an executor serves, and by TCP.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -113,7 +112,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
                 working_set_bytes: args.working_set,
             };
-            let (counted, cache) = (Counted::default(), cache.as_ref().ok());
+            let (mut counted, cache) = (Counted::default(), cache.as_ref().ok());
             let ours = args.executor.iter().map(|&executor| sum32::ours(executor));
             let tcp = Tcp::ALL.iter().filter(|_| with_tcp);
             let names: Vec<String> = ours.chain(tcp.map(|how| how.name().to_owned())).collect();
@@ -177,21 +176,20 @@ fn usual_tcp(standings: &[Standing]) -> Option<&Standing> {
 
 /// Misses of the nearest data cache for each sum, by contender, round by round.
 #[derive(Default)]
-struct Counted(RefCell<BTreeMap<String, Vec<f64>>>);
+struct Counted(BTreeMap<String, Vec<f64>>);
 
 impl Counted {
     /// Notes the misses of a measurement, and returns its rate.
-    fn take(&self, name: &str, rate: Rate) -> f64 {
+    fn take(&mut self, name: &str, rate: Rate) -> f64 {
         if let Some(misses) = rate.misses_per_sum {
-            let mut all = self.0.borrow_mut();
-            all.entry(name.to_owned()).or_default().push(misses);
+            self.0.entry(name.to_owned()).or_default().push(misses);
         }
         rate.sums_per_second
     }
 
     /// Over all rounds; `None`: they were not counted.
     fn of(&self, name: &str) -> Option<Rounds> {
-        self.0.borrow().get(name).map(|rounds| Rounds::of(rounds))
+        self.0.get(name).map(|rounds| Rounds::of(rounds))
     }
 }
 

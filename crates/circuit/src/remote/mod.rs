@@ -140,9 +140,11 @@ fn share_host(endpoint: &Endpoint, one: &Member, other: &Member) -> bool {
 
 /// Tells all workers that the run has ended.
 pub fn dismiss(endpoint: &mut Endpoint) {
+    let began = Instant::now();
     for worker in 0..endpoint.members().len() - 1 {
         // Behind a long order there is room once it has arrived. One that cannot be told notices that this node leaves.
-        let _ = endpoint.wait_writable(node(worker), LEAVE.id(), 0, FLUSH_WAIT);
+        let left = FLUSH_WAIT.saturating_sub(began.elapsed());
+        let _ = endpoint.wait_writable(node(worker), LEAVE.id(), 0, left);
         let _ = endpoint.try_send(node(worker), LEAVE, &[]);
     }
     let _ = endpoint.flush(FLUSH_WAIT);

@@ -180,6 +180,8 @@ fn take_open(
     if let Some(head) = inbound.consumer.head_to_publish(true) {
         // The sender may ask how much was read.
         peer.consumed_head.store(head, Ordering::Release);
+    }
+    if frames > 0 {
         peer.heard = peer.generation;
     }
     inbound.broadcast_first = frames >= max;

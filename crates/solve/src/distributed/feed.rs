@@ -1,6 +1,7 @@
 //! What a setup announces, as a sequence of messages: the rows that a worker lacks, and the last known x of them.
 //!
-//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in messages of bounded size, or of one row; the matrix is never copied as a whole.
+//! Called by the judge's driver (`run`) and its simulation (`net`). Rows leave in messages of bounded size, or of one row;
+//! the matrix is never copied as a whole.
 
 use super::message::{Order, RowSource, Setup};
 use crate::system::{Messages, RowBlock, Source};

@@ -172,8 +172,8 @@ pub(crate) fn iterate_strips<O: Space>(
             Ok(ended) => Ok(ended),
             Err(Apart::Outside(error)) => Err(error),
             Err(Apart::Elsewhere) => {
-                let ended = running.into_iter().map(ScopedJoinHandle::join);
-                let panic = ended.filter_map(Result::err).next();
+                let mut ended = running.into_iter().map(ScopedJoinHandle::join);
+                let panic = ended.find_map(Result::err);
                 resume_unwind(panic.expect("only the first thread fails otherwise"))
             }
         }
@@ -189,7 +189,7 @@ pub(crate) fn threads_for(matrix: &Matrix, cores: usize) -> usize {
         .min(matrix.n().max(1))
 }
 
-/// What the threads share.
+/// What the threads share: two at least.
 #[derive(Debug)]
 struct Team {
     members: usize,
@@ -236,7 +236,7 @@ fn zeros(count: usize) -> Box<[AtomicU64]> {
 
 impl Team {
     fn new(block: &RowBlock, members: usize, has_all_rows: bool) -> Self {
-        let length = if members > 1 { block.columns } else { 0 };
+        let length = block.columns;
         let kept = if has_all_rows { 0 } else { block.rows.len() };
         let slots = || (0..members).map(|_| Slot::new()).collect();
         Self {
@@ -296,16 +296,12 @@ impl<'a, O> Member<'a, O> {
         (block, rows): (&RowBlock, &Range<usize>),
         outside: Option<&'a mut O>,
     ) -> Self {
-        let foreign = match team.members {
-            1 => Vec::new(),
-            _ => ranges_of(&block.read_outside(rows), GAP, rows),
-        };
         let others = !team.has_all_rows;
         Self {
             team,
             me,
             rows: rows.clone(),
-            foreign,
+            foreign: ranges_of(&block.read_outside(rows), GAP, rows),
             vector: 0,
             sum: 0,
             outside: outside.map(|space| Outside {
@@ -325,9 +321,6 @@ impl<'a, O> Member<'a, O> {
     /// Waits for all members.
     fn wait<E>(&self) -> Result<(), Apart<E>> {
         let team = self.team;
-        if team.members == 1 {
-            return Ok(());
-        }
         let round = team.round.load(Acquire);
         if team.arrived.fetch_add(1, AcqRel) + 1 == team.members {
             team.arrived.store(0, Relaxed);
@@ -394,16 +387,14 @@ impl<O: Space> Space for Member<'_, O> {
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), Self::Error> {
         let team = self.team;
-        if team.members > 1 {
-            let slots = &team.sums[self.sum];
-            self.sum ^= 1;
-            slots[self.me].put(values);
-            self.wait()?;
-            if team.has_all_rows || self.me == 0 {
-                for (place, value) in values.iter_mut().enumerate() {
-                    // In the same order everywhere, so that all get the same bits.
-                    *value = slots.iter().map(|slot| slot.get(place)).sum();
-                }
+        let slots = &team.sums[self.sum];
+        self.sum ^= 1;
+        slots[self.me].put(values);
+        self.wait()?;
+        if team.has_all_rows || self.me == 0 {
+            for (place, value) in values.iter_mut().enumerate() {
+                // In the same order everywhere, so that all get the same bits.
+                *value = slots.iter().map(|slot| slot.get(place)).sum();
             }
         }
         if team.has_all_rows {
@@ -423,9 +414,6 @@ impl<O: Space> Space for Member<'_, O> {
 
     fn exchange(&mut self, vector: &mut [f64]) -> Result<(), Self::Error> {
         let team = self.team;
-        if team.members == 1 {
-            return Ok(());
-        }
         let shared = &team.vectors[self.vector];
         self.vector ^= 1;
         let own = self.rows.clone();
