@@ -1,5 +1,6 @@
 //! Conjugate gradients with a preconditioner (Hestenes and Stiefel, 1952).
 
+use super::eisenstat::Eisenstat;
 use super::{Course, End, Iterated, Part, Run, Space, add, dot};
 use crate::local::relative;
 
@@ -12,6 +13,92 @@ const PATIENCE_LEAST: u64 = 100;
 /// A new least residual is at most this part of the former one.
 const LESS: f64 = 0.9;
 
+/// Iterations from one measurement of ‖r‖ to the next, where it takes time, and a guess of it, in units of the target, from which on it is measured in each.
+const MEASURED_EVERY: u64 = 8;
+const MEASURED_FROM: f64 = 2.0;
+
+/// How an iteration is computed. Parts that do it differently iterate together: their sums mean the same.
+#[derive(Debug)]
+enum Way<'a> {
+    /// Multiplies by A, and then by M⁻¹.
+    Plain { z: Vec<f64>, q: Vec<f64> },
+    /// Both at once. Keeps the residual as y.
+    Halved(Eisenstat<'a>),
+}
+
+impl<'a> Way<'a> {
+    /// `has_begun`: the exact residual was another than the recurrence said, as that of a singular matrix is. Then products are what they seem.
+    fn of(part: &Part<'a>, own: usize, has_begun: bool) -> Self {
+        match Eisenstat::of(part).filter(|_| !has_begun) {
+            Some(halved) => Self::Halved(halved),
+            None => Self::Plain {
+                z: vec![0.0; own],
+                q: vec![0.0; own],
+            },
+        }
+    }
+
+    /// Makes M⁻¹ r the direction; returns r · M⁻¹ r.
+    fn begin(&mut self, part: &mut Part<'_>, r: &mut [f64]) -> f64 {
+        match self {
+            Self::Plain { z, .. } => {
+                part.precondition(r, z);
+                part.direction().copy_from_slice(z);
+                dot(r, z)
+            }
+            Self::Halved(halved) => halved.begin(part, r),
+        }
+    }
+
+    /// Multiplies the direction p by A; returns p · A p.
+    fn product<S: Space>(
+        &mut self,
+        part: &mut Part<'_>,
+        fit: f64,
+        space: &mut S,
+    ) -> Result<f64, S::Error> {
+        match self {
+            Self::Plain { q, .. } => {
+                part.multiply_direction(q, space)?;
+                Ok(dot(part.direction(), q))
+            }
+            Self::Halved(halved) => halved.product(part, fit, space),
+        }
+    }
+
+    /// Takes `alpha` times the product from the residual; returns r · M⁻¹ r.
+    fn advance(&mut self, part: &mut Part<'_>, r: &mut [f64], alpha: f64, fit: f64) -> f64 {
+        match self {
+            Self::Plain { z, q } => {
+                add(r, -alpha, q);
+                part.precondition(r, z);
+                multiply(z, fit);
+                dot(r, z)
+            }
+            Self::Halved(halved) => halved.advance(part, r, alpha, fit),
+        }
+    }
+
+    fn residual_sq(&self, r: &[f64]) -> f64 {
+        match self {
+            Self::Plain { .. } => dot(r, r),
+            Self::Halved(halved) => halved.residual_sq(r),
+        }
+    }
+
+    /// The next direction: M⁻¹ r + `beta` times the last one.
+    fn turn(&mut self, part: &mut Part<'_>, r: &[f64], beta: f64, fit: f64) {
+        match self {
+            Self::Plain { z, .. } => {
+                for (p, z) in part.direction().iter_mut().zip(z) {
+                    *p = *z + beta * *p;
+                }
+            }
+            Self::Halved(halved) => halved.turn(part, r, beta, fit),
+        }
+    }
+}
+
 /// From x with residual `r` on; ends where the recurrence reaches the target. Two sums an iteration.
 pub(super) fn run<S: Space>(
     part: &mut Part<'_>,
@@ -20,27 +107,25 @@ pub(super) fn run<S: Space>(
     course: &mut Course<'_>,
     space: &mut S,
 ) -> Result<Run, S::Error> {
-    let mut z = vec![0.0; x.len()];
-    let mut q = vec![0.0; x.len()];
-    // Products are of r in units of its first length, and of z as long as r: they stay within the range of numbers as long as x does.
+    let mut way = Way::of(part, r.len(), course.iterations > 0);
+    // Products are of r in units of its first length, and of M⁻¹ r as long as r: they stay within the range of numbers as long as x does.
     let unit = unit_of(course.begins_at);
     multiply(r, 1.0 / unit);
-    part.precondition(r, &mut z);
-    let mut sums = [dot(r, &z), dot(r, r), length(r), length(&z)];
+    let (norm_sq, long) = (dot(r, r), length(r));
+    let halved = f64::from(u8::from(matches!(way, Way::Halved(_))));
+    let rho = way.begin(part, r);
+    let mut sums = [rho, norm_sq, long, length(part.direction()), halved];
     space.sum(&mut sums)?;
     let fit = unit_of(sums[2] / sums[3]);
-    if fit != 1.0 {
-        multiply(&mut z, fit);
-        sums[0] = dot(r, &z);
-        space.sum(&mut sums[..1])?;
-    }
-    part.direction().copy_from_slice(&z);
-    let [mut rho, mut norm] = [sums[0], sums[1].sqrt() * unit];
+    multiply(part.direction(), fit);
+    let [mut rho, mut norm] = [sums[0] * fit, sums[1].sqrt() * unit];
+    let is_dear = sums[4] > 0.0;
+    // ‖r‖ in units of the square root of r · M⁻¹ r, when it was measured last.
+    let mut ratio = norm / rho.sqrt();
     let patience = (PATIENCE * part.unknowns() as u64).max(PATIENCE_LEAST);
     let (mut least, mut least_at) = (norm, course.iterations);
     loop {
-        part.multiply_direction(&mut q, space)?;
-        let mut sums = [dot(part.direction(), &q)];
+        let mut sums = [way.product(part, fit, space)?];
         space.sum(&mut sums)?;
         // NaN is not positive either.
         if !(sums[0] > 0.0 && rho > 0.0) {
@@ -48,31 +133,40 @@ pub(super) fn run<S: Space>(
         }
         let alpha = rho / sums[0];
         add(x, alpha * unit, part.direction());
-        add(r, -alpha, &q);
-        part.precondition(r, &mut z);
-        multiply(&mut z, fit);
+        let advanced = way.advance(part, r, alpha, fit);
         course.iterations += 1;
         let stop = space.iterated(Iterated {
             iterations: course.iterations,
             residual: relative(norm, course.rhs_norm), // of the iteration before: known to all
             x,
         })?;
-        let mut sums = [dot(r, &z), dot(r, r), f64::from(u8::from(stop))];
+        let is_measured = !is_dear
+            || course.iterations.is_multiple_of(MEASURED_EVERY)
+            || norm <= MEASURED_FROM * course.target;
+        let norm_sq = if is_measured { way.residual_sq(r) } else { 0.0 };
+        let mut sums = [advanced, norm_sq, f64::from(u8::from(stop))];
         space.sum(&mut sums)?;
-        norm = sums[1].sqrt() * unit;
+        if is_measured {
+            norm = sums[1].sqrt() * unit;
+            ratio = norm / sums[0].sqrt();
+        } else {
+            norm = ratio * sums[0].sqrt();
+            // A guess reaches no target.
+            if norm < MEASURED_FROM * course.target {
+                norm = MEASURED_FROM * course.target;
+            }
+        }
         if let Some(run) = course.judge(norm, sums[2]) {
             return Ok(run);
         }
-        if norm <= LESS * least {
+        if is_measured && norm <= LESS * least {
             (least, least_at) = (norm, course.iterations);
         } else if course.iterations - least_at >= patience {
             return Ok(Run::Restart);
         }
         let beta = sums[0] / rho;
         rho = sums[0];
-        for (p, z) in part.direction().iter_mut().zip(&z) {
-            *p = z + beta * *p;
-        }
+        way.turn(part, r, beta, fit);
     }
 }
 

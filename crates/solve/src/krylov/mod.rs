@@ -8,6 +8,7 @@
 //! with carried rounding errors, never by the recurrences.
 
 mod cg;
+mod eisenstat;
 mod gmres;
 mod part;
 mod preconditioner;

@@ -1,5 +1,6 @@
 //! One part of a system: its rows, its preconditioner, and the vector that they are multiplied with.
 
+use super::preconditioner::Factors;
 use super::{Preconditioner, Space};
 use crate::local::kernels;
 use crate::system::{RowBlock, RowValues};
@@ -88,13 +89,35 @@ impl<'a> Part<'a> {
         &mut self.whole[self.rows.clone()]
     }
 
+    /// What the incomplete factors were made of.
+    pub(super) fn block_and_rows(&self) -> (&'a RowBlock, &'a Range<usize>) {
+        (self.block, self.rows)
+    }
+
+    /// The incomplete factors, if the preconditioner has them.
+    pub(super) fn factors(&self) -> Option<&'a Factors> {
+        match self.preconditioner {
+            Preconditioner::Ilu(factors) => Some(factors),
+            _ => None,
+        }
+    }
+
+    /// The direction, with all elements that are read; and its own ones.
+    pub(super) fn exchanged<S: Space>(
+        &mut self,
+        space: &mut S,
+    ) -> Result<(&[f64], &[f64]), S::Error> {
+        space.exchange(&mut self.whole)?;
+        Ok((&self.whole, &self.whole[self.rows.clone()]))
+    }
+
     /// `out` = own rows of A · the direction, scaled.
     pub(super) fn multiply_direction<S: Space>(
         &mut self,
         out: &mut [f64],
         space: &mut S,
     ) -> Result<(), S::Error> {
-        space.exchange(&mut self.whole)?;
+        self.exchanged(space)?;
         let (x, n) = (&self.whole, self.block.columns);
         match &self.block.values {
             RowValues::Sparse(csr) => csr.multiply(self.own(), x, out),

@@ -7,6 +7,7 @@
 //! Invariant: `apply` of finite numbers gives finite numbers, and each pivot of a symmetric factorisation is positive: where that fails the diagonal
 //! alone is used.
 
+use super::eisenstat::Remainder;
 use crate::local::{BlockLu, diagonal_block, kernels};
 use crate::system::{Csr, RowBlock, RowValues};
 use std::ops::Range;
@@ -100,10 +101,12 @@ pub struct Factors {
 }
 
 /// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
-/// to back. An entry beside the diagonal belongs to the row that is just done: it comes last in its row, so that all else is done meanwhile.
+/// to back. The entry in the column of the row that is just done stands by itself: what it multiplies is still in a register, and comes last.
 #[derive(Debug)]
 struct Triangle {
-    /// Entries of each row.
+    /// Of each row the entry in the column of the row before, 0 if there is none.
+    neighbours: Vec<f64>,
+    /// Other entries of each row.
     counts: Vec<u32>,
     columns: Vec<u32>,
     values: Vec<f64>,
@@ -113,19 +116,40 @@ impl Triangle {
     /// With room for so many rows and entries.
     fn with_capacity(rows: usize, entries: usize) -> Self {
         Self {
+            neighbours: Vec::with_capacity(rows),
             counts: Vec::with_capacity(rows),
             columns: Vec::with_capacity(entries),
             values: Vec::with_capacity(entries),
         }
     }
 
-    fn push(&mut self, entries: impl Iterator<Item = (u32, f64)>) {
-        let before = self.columns.len();
+    /// Appends a row, of which the row before has the column `before`.
+    fn push(&mut self, before: Option<u32>, entries: impl Iterator<Item = (u32, f64)>) {
+        let first = self.columns.len();
+        let mut neighbour = 0.0;
         for (column, value) in entries {
-            self.columns.push(column);
-            self.values.push(value);
+            if Some(column) == before {
+                neighbour = value;
+            } else {
+                self.columns.push(column);
+                self.values.push(value);
+            }
         }
-        self.counts.push((self.columns.len() - before) as u32);
+        self.neighbours.push(neighbour);
+        self.counts.push((self.columns.len() - first) as u32);
+    }
+
+    /// Neighbour, columns and values of each row.
+    #[inline(always)]
+    fn rows(&self) -> impl Iterator<Item = (f64, &[u32], &[f64])> {
+        let (mut columns, mut values) = (&self.columns[..], &self.values[..]);
+        let rows = self.neighbours.iter().zip(&self.counts);
+        rows.map(move |(neighbour, &count)| {
+            let (own_columns, own_values);
+            (own_columns, columns) = columns.split_at(count as usize);
+            (own_values, values) = values.split_at(count as usize);
+            (*neighbour, own_columns, own_values)
+        })
     }
 
     /// Renews the elements of `rows`, one for each row of the triangle: `first` of a row, less what its entries take of `z`.
@@ -136,16 +160,14 @@ impl Triangle {
         z: &mut [f64],
         first: impl Fn(usize, &[f64]) -> f64,
     ) {
-        let (mut columns, mut values) = (&self.columns[..], &self.values[..]);
-        for (row, &count) in rows.zip(&self.counts) {
-            let (own_columns, own_values);
-            (own_columns, columns) = columns.split_at(count as usize);
-            (own_values, values) = values.split_at(count as usize);
+        let mut before = 0.0;
+        for (row, (neighbour, columns, values)) in rows.zip(self.rows()) {
             let mut sum = first(row, z);
-            for (&column, value) in own_columns.iter().zip(own_values) {
+            for (&column, value) in columns.iter().zip(values) {
                 sum -= value * z[column as usize];
             }
-            z[row] = sum;
+            before = sum - neighbour * before;
+            z[row] = before;
         }
     }
 }
@@ -323,11 +345,17 @@ impl Factors {
         let mut above = Triangle::with_capacity(n, entries_above);
         for row in 0..n {
             let entries = offsets[row]..upper[row] - 1;
-            lower.push(entries.map(|entry| (indices[entry], values[entry])));
+            lower.push(
+                (row as u32).checked_sub(1),
+                entries.map(|entry| (indices[entry], values[entry])),
+            );
         }
         for row in (0..n).rev() {
             let entries = (upper[row]..offsets[row + 1]).rev();
-            above.push(entries.map(|entry| (indices[entry], values[entry] * inverse_pivots[row])));
+            above.push(
+                Some(row as u32 + 1),
+                entries.map(|entry| (indices[entry], values[entry] * inverse_pivots[row])),
+            );
         }
         Some(Self {
             lower,
@@ -339,9 +367,94 @@ impl Factors {
 
     fn solve(&self, r: &[f64], z: &mut [f64]) {
         self.lower.solve(0..r.len(), z, |row, _| r[row]);
-        let rows = (0..r.len()).rev();
+        self.backward(z);
+    }
+
+    /// `v` = (I + L D⁻¹)⁻¹ `v`.
+    pub(super) fn forward(&self, v: &mut [f64]) {
+        self.lower.solve(0..v.len(), v, |row, v| v[row]);
+    }
+
+    /// `v` = (D + U)⁻¹ `v`.
+    pub(super) fn backward(&self, v: &mut [f64]) {
+        let rows = (0..v.len()).rev();
         self.upper
-            .solve(rows, z, |row, z| z[row] * self.inverse_pivots[row]);
+            .solve(rows, v, |row, v| v[row] * self.inverse_pivots[row]);
+    }
+
+    /// ‖(I + L D⁻¹) v‖².
+    pub(super) fn residual_sq(&self, v: &[f64]) -> f64 {
+        let (mut all, mut before) = (0.0, 0.0);
+        for (own, (neighbour, columns, values)) in v.iter().zip(self.lower.rows()) {
+            let sum = own + neighbour * before + kernels::sparse_dot(columns, values, v);
+            all += sum * sum;
+            before = *own;
+        }
+        all
+    }
+
+    /// D⁻¹.
+    pub(super) fn inverse_pivots(&self) -> &[f64] {
+        &self.inverse_pivots
+    }
+
+    /// Entries of L and U, with zeros beside the diagonal.
+    pub(super) fn stored(&self) -> usize {
+        let of = |side: &Triangle| side.neighbours.len() + side.columns.len();
+        of(&self.lower) + of(&self.upper)
+    }
+
+    /// A − (D + L) − (D + U) of `rows` of `block`, which the factors were made of: entries differ from those of the factors only where fill was taken from
+    /// them. `None`: the rows are dense.
+    pub(super) fn remainder(&self, block: &RowBlock, rows: &Range<usize>) -> Option<Remainder> {
+        /// Products of an entry's quotient and its pivot are the entry, but for rounding.
+        const SAME: f64 = 4.0 * f64::EPSILON;
+        let RowValues::Sparse(csr) = &block.values else {
+            return None;
+        };
+        let (first, inverse) = (rows.start - block.rows.start, &self.inverse_pivots);
+        let mut found = Remainder::default();
+        let mut note = |at: usize, column: u32, value: f64, factor: f64| {
+            let rest = value - factor;
+            if rest.abs() > SAME * value.abs() {
+                found.beside.push((at as u32, column, rest));
+            }
+        };
+        for (at, (neighbour, _, values)) in self.lower.rows().enumerate() {
+            let mut factors = values.iter();
+            let (columns, values) = csr.row(first + at);
+            for (&column, &value) in columns.iter().zip(values) {
+                let own = (column as usize).checked_sub(rows.start);
+                match own.filter(|own| *own < rows.len()) {
+                    None => note(at, column, value, 0.0),
+                    Some(own) if own + 1 == at => note(at, column, value, neighbour / inverse[own]),
+                    Some(own) if own < at => {
+                        note(at, column, value, factors.next()? / inverse[own])
+                    }
+                    Some(own) if own == at => found.diagonal.push(value - 2.0 / inverse[at]),
+                    Some(_) => {}
+                }
+            }
+        }
+        for (at, (neighbour, _, values)) in (0..rows.len()).rev().zip(self.upper.rows()) {
+            let mut factors = values.iter();
+            let (columns, values) = csr.row(first + at);
+            for (&column, &value) in columns.iter().zip(values).rev() {
+                match (column as usize).checked_sub(rows.start + at) {
+                    Some(1) if at + 1 < rows.len() => {
+                        note(at, column, value, neighbour / inverse[at])
+                    }
+                    Some(2..) if (column as usize) < rows.end => {
+                        note(at, column, value, factors.next()? / inverse[at]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+            .beside
+            .sort_unstable_by_key(|&(row, column, _)| (row, column));
+        Some(found)
     }
 }
 

@@ -126,6 +126,19 @@ pub(crate) fn carried_residuals(rhs: &[f64], values: &[f64], x: &[f64], out: &mu
     fill(&Carried(Rows::new(values, x, out.len()), rhs), out);
 }
 
+/// Σ of what `of` makes of the numbers below `n`, as four sums that do not wait for each other.
+#[inline(always)]
+pub(crate) fn sum_of(n: usize, mut of: impl FnMut(usize) -> f64) -> f64 {
+    let mut sums = [0.0; 4];
+    for first in (0..n / 4 * 4).step_by(4) {
+        for (k, sum) in sums.iter_mut().enumerate() {
+            *sum += of(first + k);
+        }
+    }
+    let rest: f64 = (n / 4 * 4..n).map(of).sum();
+    sums.iter().sum::<f64>() + rest
+}
+
 /// Σ xᵢ².
 pub(crate) fn sum_of_squares(x: &[f64]) -> f64 {
     dot(x, x)
