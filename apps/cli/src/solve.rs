@@ -526,12 +526,9 @@ fn ordered(source: Source, workers: usize, args: &Args) -> (Source, Option<Order
             pays.then(|| made.system().ok()).flatten().map(Cow::Owned)
         }
     };
-    let ordered = system.and_then(|system| {
-        let order = Order::for_workers(&system.matrix, workers)?;
-        Some((order.apply(&system).into(), order))
-    });
+    let ordered = system.and_then(|system| Order::for_workers(&system, workers));
     match ordered {
-        Some((ordered, order)) => (ordered, Some(order)),
+        Some((order, ordered)) => (ordered.into(), Some(order)),
         None => (source, None),
     }
 }

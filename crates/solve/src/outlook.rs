@@ -231,6 +231,7 @@ fn magnitudes(matrix: &Matrix, row: usize) -> (f64, f64) {
 /// Collatz–Wielandt: for any positive v, ρ lies between the least and the largest of (|D⁻¹(L+U)| v)ᵢ / vᵢ.
 fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
     let n = matrix.n();
+    let diagonal: Vec<f64> = (0..n).map(|row| matrix.diagonal(row).abs()).collect();
     let (mut v, mut next) = (vec![1.0; n], vec![0.0; n]);
     let (mut low, mut high) = (0.0f64, f64::INFINITY);
     let steps = (POWER_ENTRIES / matrix.stored().max(1)).clamp(5, POWER_STEPS);
@@ -243,9 +244,10 @@ fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
                     sum += value.abs() * v[column];
                 }
             });
-            let image = sum / matrix.diagonal(row).abs();
-            least = least.min(image / v[row]);
-            largest = largest.max(image / v[row]);
+            let image = sum / diagonal[row];
+            let growth = image / v[row];
+            least = least.min(growth);
+            largest = largest.max(growth);
             // The average with v keeps all entries positive and keeps bipartite matrices from oscillating.
             next[row] = 0.5 * (v[row] + image);
         }
@@ -265,35 +267,45 @@ fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
 /// Whether every unknown depends on every other, over any number of steps: the graph of A is strongly connected.
 fn is_irreducible(matrix: &Matrix) -> bool {
     let n = matrix.n();
-    let mut transposed = vec![Vec::new(); n];
-    let mut edges = vec![Vec::new(); n];
-    for (row, edges) in edges.iter_mut().enumerate() {
+    let reads = |row: usize, visit: &mut dyn FnMut(usize)| {
         matrix.for_each_in_row(row, |column, value| {
-            if column != row && value != 0.0 {
-                edges.push(column as u32);
-                transposed[column].push(row as u32);
+            if value != 0.0 {
+                visit(column);
+            }
+        });
+    };
+    if !reaches_all(n, reads) {
+        return false;
+    }
+    if is_symmetric(matrix) {
+        return true;
+    }
+    let mut read_by = vec![Vec::new(); n];
+    for row in 0..n {
+        reads(row, &mut |column| read_by[column].push(row as u32));
+    }
+    reaches_all(n, |row, visit| {
+        read_by[row].iter().for_each(|&other| visit(other as usize));
+    })
+}
+
+/// Whether all of `n` nodes are reached from the first one, each leading to those that `next` visits.
+fn reaches_all(n: usize, next: impl Fn(usize, &mut dyn FnMut(usize))) -> bool {
+    let mut seen = vec![false; n];
+    seen[0] = true;
+    let (mut waiting, mut count) = (vec![0], 1);
+    while count < n {
+        let Some(node) = waiting.pop() else {
+            return false;
+        };
+        next(node, &mut |other| {
+            if !std::mem::replace(&mut seen[other], true) {
+                waiting.push(other);
+                count += 1;
             }
         });
     }
-    reaches_all(&edges) && reaches_all(&transposed)
-}
-
-fn reaches_all(edges: &[Vec<u32>]) -> bool {
-    let mut seen = vec![false; edges.len()];
-    let mut waiting = vec![0u32];
-    let mut count = 0;
-    while let Some(node) = waiting.pop() {
-        if std::mem::replace(&mut seen[node as usize], true) {
-            continue;
-        }
-        count += 1;
-        waiting.extend(
-            edges[node as usize]
-                .iter()
-                .filter(|&&next| !seen[next as usize]),
-        );
-    }
-    count == edges.len()
+    true
 }
 
 pub(crate) fn is_symmetric(matrix: &Matrix) -> bool {
@@ -318,6 +330,21 @@ mod tests {
 
     fn look(matrix: &Matrix) -> Outlook {
         Outlook::of_matrix(matrix, 1.0, 1e-10)
+    }
+
+    /// A singular ring is not taken for one that converges, whatever its numbers are.
+    #[test]
+    fn singular_rings_are_not_assured() {
+        for diagonal in [1.0, 49.0, 103.0] {
+            let triplets = (0..5u32).flat_map(|row| {
+                let beside = |other| (row, other % 5, -0.5 * diagonal);
+                [(row, row, diagonal), beside(row + 1), beside(row + 4)]
+            });
+            let triplets: Vec<_> = triplets.collect();
+            let csr = crate::system::Csr::from_triplets(5, 5, &triplets).unwrap();
+            let outlook = look(&Matrix::Sparse(csr));
+            assert_eq!(outlook.verdict, Verdict::Likely, "{outlook}");
+        }
     }
 
     /// Strict dominance is assured, with the laps that its factor gives.

@@ -393,14 +393,16 @@ pub fn alone_is_faster(
         Source::System(system) => system.matrix.bytes() as f64,
         Source::Generated(made) => made.what.memory_bytes() as f64,
     };
-    // Sparse rows are read by a product and by a preconditioner. How many of their elements others read is not known yet: as at the edge of a grid.
+    // Sparse rows are read by a product and by a preconditioner; those of conjugate gradients multiply, too. How many of their elements others read is not
+    // known yet: as at the edge of a grid.
     let n = source.rows();
-    let (passes, reads) = match source.is_dense() {
-        true => (1.0, n),
-        false => (2.0, n.isqrt()),
+    let (krylov, _) = between::choose(source);
+    let (passes, reads) = match (source.is_dense(), krylov.kind) {
+        (true, _) => (1.0, n),
+        (false, Kind::Cg) => (1.0, n.isqrt()),
+        (false, Kind::Gmres) => (2.0, n.isqrt()),
     };
     let alone = passes * bytes / BYTES_A_SECOND;
-    let (krylov, _) = between::choose(source);
     let sums = sums_a_step(krylov.kind) * (workers as f64).log2().ceil();
     let exchange = arrival(8.0 * reads as f64, link)
         + sums * (link.latency + link.frame)

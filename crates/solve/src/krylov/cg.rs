@@ -13,8 +13,9 @@ const PATIENCE_LEAST: u64 = 100;
 /// A new least residual is at most this part of the former one.
 const LESS: f64 = 0.9;
 
-/// Iterations from one measurement of ‖r‖ to the next, where it takes time, and a guess of it, in units of the target, from which on it is measured in each.
+/// ‖r‖ is measured every so many iterations where that takes time.
 const MEASURED_EVERY: u64 = 8;
+/// A guess below so many targets is not trusted: ‖r‖ is measured.
 const MEASURED_FROM: f64 = 2.0;
 
 /// How an iteration is computed. Parts that do it differently iterate together: their sums mean the same.
@@ -22,31 +23,39 @@ const MEASURED_FROM: f64 = 2.0;
 enum Way<'a> {
     /// Multiplies by A, and then by M⁻¹.
     Plain { z: Vec<f64>, q: Vec<f64> },
-    /// Both at once. Keeps the residual as y.
+    /// The factors of M multiply, too. The residual is kept as y.
     Halved(Eisenstat<'a>),
 }
 
 impl<'a> Way<'a> {
-    /// `has_begun`: the exact residual was another than the recurrence said, as that of a singular matrix is. Then products are what they seem.
-    fn of(part: &Part<'a>, own: usize, has_begun: bool) -> Self {
-        match Eisenstat::of(part).filter(|_| !has_begun) {
-            Some(halved) => Self::Halved(halved),
-            None => Self::Plain {
+    /// Restarts multiply by A itself: where the matrix is singular, the other recurrence loses a part of r.
+    fn of(part: &Part<'a>, own: usize, restarts: bool) -> Self {
+        let halved = (!restarts).then(|| Eisenstat::of(part)).flatten();
+        halved.map_or_else(
+            || Self::Plain {
                 z: vec![0.0; own],
                 q: vec![0.0; own],
             },
-        }
+            Self::Halved,
+        )
     }
 
-    /// Makes M⁻¹ r the direction; returns r · M⁻¹ r.
-    fn begin(&mut self, part: &mut Part<'_>, r: &mut [f64]) -> f64 {
+    /// Makes M⁻¹ r the direction.
+    fn begin(&mut self, part: &mut Part<'_>, r: &mut [f64]) {
         match self {
             Self::Plain { z, .. } => {
                 part.precondition(r, z);
                 part.direction().copy_from_slice(z);
-                dot(r, z)
             }
             Self::Halved(halved) => halved.begin(part, r),
+        }
+    }
+
+    /// r · M⁻¹ r, where the latter is the direction.
+    fn length_sq(&self, part: &mut Part<'_>, r: &[f64], fit: f64) -> f64 {
+        match self {
+            Self::Plain { .. } => dot(r, part.direction()),
+            Self::Halved(halved) => halved.length_sq(r, fit),
         }
     }
 
@@ -87,14 +96,14 @@ impl<'a> Way<'a> {
     }
 
     /// The next direction: M⁻¹ r + `beta` times the last one.
-    fn turn(&mut self, part: &mut Part<'_>, r: &[f64], beta: f64, fit: f64) {
+    fn next_direction(&mut self, part: &mut Part<'_>, r: &[f64], beta: f64, fit: f64) {
         match self {
             Self::Plain { z, .. } => {
                 for (p, z) in part.direction().iter_mut().zip(z) {
                     *p = *z + beta * *p;
                 }
             }
-            Self::Halved(halved) => halved.turn(part, r, beta, fit),
+            Self::Halved(halved) => halved.next_direction(part, r, beta, fit),
         }
     }
 }
@@ -108,19 +117,25 @@ pub(super) fn run<S: Space>(
     space: &mut S,
 ) -> Result<Run, S::Error> {
     let mut way = Way::of(part, r.len(), course.iterations > 0);
+    let is_halved = f64::from(u8::from(matches!(way, Way::Halved(_))));
     // Products are of r in units of its first length, and of M⁻¹ r as long as r: they stay within the range of numbers as long as x does.
     let unit = unit_of(course.begins_at);
     multiply(r, 1.0 / unit);
     let (norm_sq, long) = (dot(r, r), length(r));
-    let halved = f64::from(u8::from(matches!(way, Way::Halved(_))));
-    let rho = way.begin(part, r);
-    let mut sums = [rho, norm_sq, long, length(part.direction()), halved];
+    way.begin(part, r);
+    let long_direction = length(part.direction());
+    let rho = way.length_sq(part, r, 1.0);
+    let mut sums = [rho, norm_sq, long, long_direction, is_halved];
     space.sum(&mut sums)?;
     let fit = unit_of(sums[2] / sums[3]);
-    multiply(part.direction(), fit);
-    let [mut rho, mut norm] = [sums[0] * fit, sums[1].sqrt() * unit];
-    let is_dear = sums[4] > 0.0;
-    // ‖r‖ in units of the square root of r · M⁻¹ r, when it was measured last.
+    if fit != 1.0 {
+        multiply(part.direction(), fit);
+        sums[0] = way.length_sq(part, r, fit);
+        space.sum(&mut sums[..1])?;
+    }
+    let [mut rho, mut norm] = [sums[0], sums[1].sqrt() * unit];
+    let takes_time = sums[4] > 0.0;
+    // ‖r‖ for a square root of r · M⁻¹ r of 1, when it was measured last.
     let mut ratio = norm / rho.sqrt();
     let patience = (PATIENCE * part.unknowns() as u64).max(PATIENCE_LEAST);
     let (mut least, mut least_at) = (norm, course.iterations);
@@ -140,23 +155,22 @@ pub(super) fn run<S: Space>(
             residual: relative(norm, course.rhs_norm), // of the iteration before: known to all
             x,
         })?;
-        let is_measured = !is_dear
-            || course.iterations.is_multiple_of(MEASURED_EVERY)
-            || norm <= MEASURED_FROM * course.target;
+        let mut is_measured = !takes_time || course.iterations.is_multiple_of(MEASURED_EVERY);
         let norm_sq = if is_measured { way.residual_sq(r) } else { 0.0 };
         let mut sums = [advanced, norm_sq, f64::from(u8::from(stop))];
         space.sum(&mut sums)?;
+        norm = ratio * sums[0].sqrt();
+        let is_far = norm > MEASURED_FROM * course.target;
+        if !is_measured && !is_far {
+            sums[1] = way.residual_sq(r);
+            space.sum(&mut sums[1..2])?;
+            is_measured = true;
+        }
         if is_measured {
             norm = sums[1].sqrt() * unit;
             ratio = norm / sums[0].sqrt();
-        } else {
-            norm = ratio * sums[0].sqrt();
-            // A guess reaches no target.
-            if norm < MEASURED_FROM * course.target {
-                norm = MEASURED_FROM * course.target;
-            }
         }
-        if let Some(run) = course.judge(norm, sums[2]) {
+        if let Some(run) = course.judge(norm, sums[2], is_measured) {
             return Ok(run);
         }
         if is_measured && norm <= LESS * least {
@@ -166,7 +180,7 @@ pub(super) fn run<S: Space>(
         }
         let beta = sums[0] / rho;
         rho = sums[0];
-        way.turn(part, r, beta, fit);
+        way.next_direction(part, r, beta, fit);
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn run<S: Space>(
         let scale = column.iter().map(|h| h * h).sum::<f64>().sqrt().max(norm);
         let exhausted = norm <= EXHAUSTED * scale;
         triangle.push(column, norm);
-        if let Some(found) = course.judge(triangle.residual, stops) {
+        if let Some(found) = course.judge(triangle.residual, stops, true) {
             run = found;
             break;
         }

@@ -42,7 +42,7 @@ pub trait Space {
 pub struct Iterated<'a> {
     /// Iterations done.
     pub iterations: u64,
-    /// Relative residual by the recurrence.
+    /// Relative residual by the recurrence; some of conjugate gradients are guesses.
     pub residual: f64,
     /// Own elements of x: of this iteration (conjugate gradients), or of the last restart (GMRES). Empty where nobody has put them
     /// together.
@@ -204,8 +204,8 @@ impl Course<'_> {
     }
 
     /// Records an iteration with a residual norm of `norm`, which all parts know; returns whether the run ends here. `stops`: how many parts want to
-    /// stop.
-    fn judge(&self, norm: f64, stops: f64) -> Option<Run> {
+    /// stop. A norm that is not measured is a guess above the target.
+    fn judge(&self, norm: f64, stops: f64, is_measured: bool) -> Option<Run> {
         let norm = norm / self.unit;
         let residual = relative(norm, self.rhs_norm);
         if !norm.is_finite() {
@@ -220,9 +220,8 @@ impl Course<'_> {
         if self.iterations >= self.most {
             return Some(Run::Ended(End::MaxIterations));
         }
-        self.patience
-            .is_over(self.iterations, residual)
-            .then_some(Run::Ended(End::Slow))
+        let is_over = is_measured && self.patience.is_over(self.iterations, residual);
+        is_over.then_some(Run::Ended(End::Slow))
     }
 }
 

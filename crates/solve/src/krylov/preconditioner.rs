@@ -7,7 +7,6 @@
 //! Invariant: `apply` of finite numbers gives finite numbers, and each pivot of a symmetric factorisation is positive: where that fails the diagonal
 //! alone is used.
 
-use super::eisenstat::Remainder;
 use crate::local::{BlockLu, diagonal_block, kernels};
 use crate::system::{Csr, RowBlock, RowValues};
 use std::ops::Range;
@@ -103,7 +102,7 @@ pub struct Factors {
 /// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
 /// to back. The entry in the column of the row that is just done stands by itself: what it multiplies is still in a register, and comes last.
 #[derive(Debug)]
-struct Triangle {
+pub(super) struct Triangle {
     /// Of each row the entry in the column of the row before, 0 if there is none.
     neighbours: Vec<f64>,
     /// Other entries of each row.
@@ -141,7 +140,7 @@ impl Triangle {
 
     /// Neighbour, columns and values of each row.
     #[inline(always)]
-    fn rows(&self) -> impl Iterator<Item = (f64, &[u32], &[f64])> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (f64, &[u32], &[f64])> {
         let (mut columns, mut values) = (&self.columns[..], &self.values[..]);
         let rows = self.neighbours.iter().zip(&self.counts);
         rows.map(move |(neighbour, &count)| {
@@ -393,68 +392,23 @@ impl Factors {
         all
     }
 
-    /// D⁻¹.
-    pub(super) fn inverse_pivots(&self) -> &[f64] {
-        &self.inverse_pivots
+    pub(super) fn lower(&self) -> &Triangle {
+        &self.lower
     }
 
-    /// Entries of L and U, with zeros beside the diagonal.
+    pub(super) fn upper(&self) -> &Triangle {
+        &self.upper
+    }
+
+    /// Entries beside the diagonal, with the zeros of rows that have no neighbour.
     pub(super) fn stored(&self) -> usize {
         let of = |side: &Triangle| side.neighbours.len() + side.columns.len();
         of(&self.lower) + of(&self.upper)
     }
 
-    /// A − (D + L) − (D + U) of `rows` of `block`, which the factors were made of: entries differ from those of the factors only where fill was taken from
-    /// them. `None`: the rows are dense.
-    pub(super) fn remainder(&self, block: &RowBlock, rows: &Range<usize>) -> Option<Remainder> {
-        /// Products of an entry's quotient and its pivot are the entry, but for rounding.
-        const SAME: f64 = 4.0 * f64::EPSILON;
-        let RowValues::Sparse(csr) = &block.values else {
-            return None;
-        };
-        let (first, inverse) = (rows.start - block.rows.start, &self.inverse_pivots);
-        let mut found = Remainder::default();
-        let mut note = |at: usize, column: u32, value: f64, factor: f64| {
-            let rest = value - factor;
-            if rest.abs() > SAME * value.abs() {
-                found.beside.push((at as u32, column, rest));
-            }
-        };
-        for (at, (neighbour, _, values)) in self.lower.rows().enumerate() {
-            let mut factors = values.iter();
-            let (columns, values) = csr.row(first + at);
-            for (&column, &value) in columns.iter().zip(values) {
-                let own = (column as usize).checked_sub(rows.start);
-                match own.filter(|own| *own < rows.len()) {
-                    None => note(at, column, value, 0.0),
-                    Some(own) if own + 1 == at => note(at, column, value, neighbour / inverse[own]),
-                    Some(own) if own < at => {
-                        note(at, column, value, factors.next()? / inverse[own])
-                    }
-                    Some(own) if own == at => found.diagonal.push(value - 2.0 / inverse[at]),
-                    Some(_) => {}
-                }
-            }
-        }
-        for (at, (neighbour, _, values)) in (0..rows.len()).rev().zip(self.upper.rows()) {
-            let mut factors = values.iter();
-            let (columns, values) = csr.row(first + at);
-            for (&column, &value) in columns.iter().zip(values).rev() {
-                match (column as usize).checked_sub(rows.start + at) {
-                    Some(1) if at + 1 < rows.len() => {
-                        note(at, column, value, neighbour / inverse[at])
-                    }
-                    Some(2..) if (column as usize) < rows.end => {
-                        note(at, column, value, factors.next()? / inverse[at]);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        found
-            .beside
-            .sort_unstable_by_key(|&(row, column, _)| (row, column));
-        Some(found)
+    /// D⁻¹.
+    pub(super) fn inverse_pivots(&self) -> &[f64] {
+        &self.inverse_pivots
     }
 }
 

@@ -153,6 +153,70 @@ fn last_cycles_end_at_the_target() {
     }
 }
 
+/// Threads iterate together whatever their preconditioners are: with factors that multiply, with complete ones, with the diagonal.
+#[test]
+fn preconditioners_may_differ() {
+    let system = generated("poisson2d:40");
+    let block = RowBlock::whole(system.clone());
+    let iterations = |which: [Preconditioning; 3]| {
+        let rows = crate::system::partition(&system.matrix, 3).unwrap();
+        let made = rows.into_iter().zip(which).map(|(rows, which)| {
+            let made = Preconditioner::new(&block, &rows, which);
+            (rows, made)
+        });
+        let strips = Strips {
+            block: &block,
+            strips: &made.collect::<Vec<_>>(),
+            rows_most: 1600,
+            has_all_rows: true,
+        };
+        let mut others = Others {
+            fails_at: u64::MAX,
+            told: Vec::new(),
+        };
+        let mut x = vec![0.0; 1600];
+        let ended = iterate_strips(&strips, Kind::Cg, &mut x, &patience(1e-10), &mut others);
+        assert_eq!(ended.unwrap().end, End::Converged);
+        assert!(true_residual(&system, &x) < 1.1e-10);
+        ended.unwrap().iterations
+    };
+    let ilu = Preconditioning::ModifiedIlu;
+    let mixed = iterations([ilu, Preconditioning::Lu, Preconditioning::Jacobi]);
+    let alike = iterations([ilu; 3]);
+    assert!(alike < mixed && mixed < 4 * alike, "{alike} {mixed}");
+}
+
+/// Exact factors need one iteration; one unknown does, too.
+#[test]
+fn exact_factors_take_one_iteration() {
+    for n in [1u32, 2, 50] {
+        let mut triplets: Vec<_> = (0..n).map(|k| (k, k, 2.5)).collect();
+        triplets.extend((1..n).flat_map(|k| [(k, k - 1, -1.0), (k - 1, k, -1.0)]));
+        let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+        let system = System::new(Matrix::Sparse(csr), None, "chain".into()).unwrap();
+        let solved = run(&system, 1, (Kind::Cg, Preconditioning::Ilu));
+        assert_eq!(solved.ended.end, End::Converged, "{n}");
+        assert_eq!(solved.ended.iterations, 1, "{n}");
+    }
+}
+
+/// A symmetric matrix with diagonal entries of both signs is found to be indefinite, not to overflow.
+#[test]
+fn both_signs_are_indefinite() {
+    let n = 64u32;
+    let sign = |k: u32| if k % 3 == 2 { -1.0 } else { 1.0 };
+    let mut triplets: Vec<_> = (0..n).map(|k| (k, k, 4.0 * sign(k))).collect();
+    triplets.extend((1..n).flat_map(|k| [(k, k - 1, -1.0), (k - 1, k, -1.0)]));
+    triplets.extend((8..n).flat_map(|k| [(k, k - 8, -1.0), (k - 8, k, -1.0)]));
+    let csr = Csr::from_triplets(64, 64, &triplets).unwrap();
+    let rhs = (0..n).map(|k| f64::from(k * 37 % 101) - 50.0).collect();
+    let system = System::new(Matrix::Sparse(csr), Some(rhs), "m".into()).unwrap();
+    for threads in [1, 2] {
+        let solved = run(&system, threads, (Kind::Cg, Preconditioning::Ilu));
+        assert_eq!(solved.ended.end, End::Indefinite, "{:?}", solved.ended);
+    }
+}
+
 /// A modified factorisation takes fewer iterations on grids, and any factorisation fewer than the diagonal.
 #[test]
 fn better_preconditioners_take_fewer_iterations() {
@@ -241,6 +305,9 @@ fn any_scale_is_solved() {
         (1e160, 1e-120),
         (1.0, 1e120),
         (1e150, 1e140),
+        (1e-200, 1e55),
+        (1e220, 1e-50),
+        (1e290, 1e140),
     ] {
         let (offsets, indices) = (csr.offsets().to_vec(), csr.indices().to_vec());
         let values = csr.values().iter().map(|value| value * of_matrix).collect();

@@ -35,7 +35,7 @@ pub enum ThreadsError {
 /// Relaxes `system` with `workers` threads. Starts with x = 0; `progress` is called about fifty times a second. With the flag, laps are combined at
 /// pauses (GCR). When `stop`, called about fifty times a second, returns true, the run ends as interrupted, with the verified residual of its x.
 pub fn solve(
-    system: System,
+    mut system: System,
     workers: usize,
     (relaxation, combines): (Relaxation, bool),
     limits: Limits,
@@ -43,11 +43,10 @@ pub fn solve(
     stop: impl Fn() -> bool,
 ) -> Result<Outcome, ThreadsError> {
     let begin = Instant::now();
-    let order = Order::for_workers(&system.matrix, workers);
-    let system = match &order {
-        Some(order) => order.apply(&system),
-        None => system,
-    };
+    let order = Order::for_workers(&system, workers).map(|(order, ordered)| {
+        system = ordered;
+        order
+    });
     let ranges = partition(&system.matrix, workers)?;
     let mut history = combines.then(|| History::new(system.n(), &system.rhs, false));
     let (n, norm) = (system.n(), system.rhs_norm());

@@ -28,27 +28,25 @@ pub struct Order {
 const NEAR: usize = 50;
 
 impl Order {
-    /// An order for `workers` workers that cuts through weaker couplings than the present one; `None` if there is no
+    /// An order for `workers` workers that cuts through weaker couplings than the present one, and the system in it; `None` if there is no
     /// such order, or nothing to gain: dense systems, one worker.
-    pub fn for_workers(matrix: &Matrix, workers: usize) -> Option<Self> {
-        let Matrix::Sparse(csr) = matrix else {
+    pub fn for_workers(system: &System, workers: usize) -> Option<(Self, System)> {
+        let (Matrix::Sparse(csr), 2..) = (&system.matrix, workers) else {
             return None;
         };
-        if workers < 2 {
-            return None;
-        }
-        let least = |matrix: &Matrix| -> Option<f64> {
-            let Matrix::Sparse(csr) = matrix else {
-                return None;
-            };
-            let costs = cut_costs(csr);
-            let ranges = cut(matrix, &vec![1.0; workers], &costs).ok()?;
+        let least = |matrix: &Matrix, costs: &[f64]| -> Option<f64> {
+            let ranges = cut(matrix, &vec![1.0; workers], costs).ok()?;
             Some(ranges[1..].iter().map(|range| costs[range.start]).sum())
         };
-        let present = least(matrix)?;
+        let present = least(&system.matrix, &cut_costs(csr))?;
         let order = Self::by_coupling(csr);
-        let ordered = Matrix::Sparse(order.permute(csr));
-        (least(&ordered)? < present).then_some(order)
+        let ordered = order.permute(csr);
+        let costs = cut_costs(&ordered);
+        let ordered = Matrix::Sparse(ordered);
+        (least(&ordered, &costs)? < present).then(|| {
+            let system = order.system(ordered, system);
+            (order, system)
+        })
     }
 
     /// Whether workers that divide the rows in their present order read few elements of each other: then a Krylov method has nothing to gain by another
@@ -81,8 +79,12 @@ impl Order {
     fn by_coupling(csr: &Csr) -> Self {
         let n = csr.rows();
         let mut couplings: Vec<(f64, u32, u32)> = Vec::with_capacity(csr.stored());
+        // Both entries of a pair say the same.
+        let is_symmetric = csr.is_symmetric();
         for_each_coupling(csr, |row, column, square| {
-            couplings.push((square, row as u32, column as u32));
+            if row < column || !is_symmetric {
+                couplings.push((square, row as u32, column as u32));
+            }
         });
         // Stable, so that equal couplings are taken in the order of the rows.
         couplings.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -101,19 +103,11 @@ impl Order {
         }
     }
 
-    /// The system in this order.
-    pub fn apply(&self, system: &System) -> System {
-        let matrix = match &system.matrix {
-            Matrix::Sparse(csr) => Matrix::Sparse(self.permute(csr)),
-            Matrix::Dense(_) => unreachable!("orders are made for sparse systems"),
-        };
+    /// The system in this order, of which `matrix` is in it.
+    fn system(&self, matrix: Matrix, system: &System) -> System {
         System {
             matrix,
-            rhs: self
-                .original
-                .iter()
-                .map(|&row| system.rhs[row as usize])
-                .collect(),
+            rhs: self.arrange(&system.rhs),
             name: system.name.clone(),
             scaling: (system.scaling.as_ref()).map(|scaling| scaling.in_order(&self.original)),
         }
@@ -285,12 +279,18 @@ mod tests {
         System::new(Matrix::Sparse(csr), None, "pairs".into()).unwrap()
     }
 
+    fn in_order(order: &Order, system: &System) -> System {
+        let Matrix::Sparse(csr) = &system.matrix else {
+            panic!("orders are made for sparse systems")
+        };
+        order.system(Matrix::Sparse(order.permute(csr)), system)
+    }
+
     /// Members of a pair become adjacent, and blocks then need a fraction of the laps.
     #[test]
     fn strong_couplings_are_kept_together() {
         let system = torn_pairs(400);
-        let order = Order::for_workers(&system.matrix, 4).unwrap();
-        let ordered = order.apply(&system);
+        let (order, ordered) = Order::for_workers(&system, 4).unwrap();
         let ranges = partition(&ordered.matrix, 4).unwrap();
         let worker = |place: usize| ranges.iter().position(|range| range.contains(&place));
         let mut place = vec![0; 400];
@@ -309,15 +309,15 @@ mod tests {
     /// An order that is as good is kept; dense systems and single workers have nothing to gain.
     #[test]
     fn good_orders_are_kept() {
-        let made = |text: &str| text.parse::<Generate>().unwrap().system(1).unwrap().matrix;
+        let is_kept = |system: &System, workers| Order::for_workers(system, workers).is_none();
         let chain: Vec<_> = (0..100u32)
             .flat_map(|row| [(row, row, 2.0), (row, (row + 1).min(99), -1.0)])
             .collect();
         let chain = Matrix::Sparse(Csr::from_triplets(100, 100, &chain).unwrap());
-        assert_eq!(Order::for_workers(&chain, 4), None);
-        assert_eq!(Order::for_workers(&made("dense:20"), 4), None);
-        assert_eq!(Order::for_workers(&torn_pairs(40).matrix, 1), None);
-        assert_eq!(Order::for_workers(&torn_pairs(4).matrix, 5), None);
+        let chain = System::new(chain, None, "chain".into()).unwrap();
+        let dense = "dense:20".parse::<Generate>().unwrap().system(1).unwrap();
+        assert!(is_kept(&chain, 4) && is_kept(&dense, 4));
+        assert!(is_kept(&torn_pairs(40), 1) && is_kept(&torn_pairs(4), 5));
     }
 
     proptest! {
@@ -336,7 +336,7 @@ mod tests {
             seen.sort_unstable();
             prop_assert!(seen.iter().enumerate().all(|(k, &row)| k == row as usize));
             let system = System::new(Matrix::Sparse(csr), None, "random".into()).unwrap();
-            let ordered = order.apply(&system);
+            let ordered = in_order(&order, &system);
             let x: Vec<f64> = (0..n).map(|k| k as f64 - 3.0).collect();
             prop_assert_eq!(&order.arrange(&order.restore(&x)), &x);
             let expected = system.matrix.times(&order.restore(&x));
@@ -395,7 +395,7 @@ mod tests {
         assert!(Order::is_near(&system.clone().into(), 2));
         let mut original: Vec<u32> = (0..3600).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut original);
-        let shuffled = Order { original }.apply(&system);
+        let shuffled = in_order(&Order { original }, &system);
         assert!(!Order::is_near(&shuffled.into(), 2));
     }
 }

@@ -34,13 +34,14 @@ pub(super) fn matrix(source: &Source, mut reader: impl Read) -> Result<Loaded, F
         return Err(source.error(Place::Header, what));
     }
     source.check_memory(Place::Header, u128::from(bytes) + n as u128 * 8)?;
+    let lengths = numbers(source, &mut reader, n, u32::from_be_bytes)?;
     let mut offsets = Vec::with_capacity(n + 1);
     offsets.push(0usize);
-    numbers(source, &mut reader, n, |bytes| {
+    for length in lengths {
         let last = *offsets.last().expect("begins with one");
         // Below 2^32 · 2^32, so that it fits.
-        offsets.push(last.saturating_add(u32::from_be_bytes(bytes) as usize));
-    })?;
+        offsets.push(last.saturating_add(length as usize));
+    }
     if offsets[n] != stored as usize {
         let what = format!(
             "the rows have {} entries, not the {stored} announced",
@@ -48,14 +49,8 @@ pub(super) fn matrix(source: &Source, mut reader: impl Read) -> Result<Loaded, F
         );
         return Err(source.error(Place::Header, what));
     }
-    let mut indices = Vec::with_capacity(stored as usize);
-    numbers(source, &mut reader, stored as usize, |bytes| {
-        indices.push(u32::from_be_bytes(bytes));
-    })?;
-    let mut values = Vec::with_capacity(stored as usize);
-    numbers(source, &mut reader, stored as usize, |bytes| {
-        values.push(f64::from_be_bytes(bytes));
-    })?;
+    let indices = numbers(source, &mut reader, stored as usize, u32::from_be_bytes)?;
+    let values = numbers(source, &mut reader, stored as usize, f64::from_be_bytes)?;
     if let Some(at) = values.iter().position(|value| !value.is_finite()) {
         let row = offsets.partition_point(|&offset| offset <= at);
         let what = format!("the value {} of row {row} is not finite", values[at]);
@@ -84,50 +79,41 @@ pub(super) fn vector(
         ));
     }
     check_length(source, length.into(), expected)?;
-    let mut values = Vec::with_capacity(expected.min(BATCH));
-    numbers(source, &mut reader, expected, |bytes| {
-        values.push(f64::from_be_bytes(bytes));
-    })?;
-    Ok(values)
+    numbers(source, &mut reader, expected, f64::from_be_bytes)
 }
 
 /// The first whole numbers.
 fn head<const N: usize>(source: &Source, reader: &mut impl Read) -> Result<[u32; N], FileError> {
-    let mut found = [0; N];
-    let mut at = 0;
-    numbers(source, reader, N, |bytes| {
-        found[at] = u32::from_be_bytes(bytes);
-        at += 1;
-    })?;
-    Ok(found)
+    let found = numbers(source, reader, N, u32::from_be_bytes)?;
+    Ok(found.try_into().expect("as many as asked for"))
 }
 
-/// Gives `count` numbers of `BYTES` bytes each to `take`.
-fn numbers<const BYTES: usize>(
+/// The next `count` numbers, each made of `BYTES` bytes. More than the file can hold are refused before there is memory for them.
+fn numbers<const BYTES: usize, N>(
     source: &Source,
     reader: &mut impl Read,
     count: usize,
-    mut take: impl FnMut([u8; BYTES]),
-) -> Result<(), FileError> {
+    of: impl Fn([u8; BYTES]) -> N,
+) -> Result<Vec<N>, FileError> {
+    let truncated = || source.error(Place::Whole, "the file ends early; it is truncated");
+    if (BYTES * count) as u64 > source.length_bytes {
+        return Err(truncated());
+    }
     let mut buffer = vec![0; BYTES * count.min(BATCH)];
-    let mut left = count;
-    while left > 0 {
-        let bytes = BYTES * left.min(BATCH);
+    let mut found = Vec::with_capacity(count);
+    while found.len() < count {
+        let bytes = BYTES * (count - found.len()).min(BATCH);
         reader.read_exact(&mut buffer[..bytes]).map_err(|error| {
             if error.kind() == std::io::ErrorKind::UnexpectedEof {
-                source.error(Place::Whole, "the file ends early; it is truncated")
+                truncated()
             } else {
                 source.io(error)
             }
         })?;
-        buffer[..bytes]
-            .as_chunks::<BYTES>()
-            .0
-            .iter()
-            .for_each(|number| take(*number));
-        left -= bytes / BYTES;
+        let numbers = buffer[..bytes].as_chunks::<BYTES>().0;
+        found.extend(numbers.iter().map(|number| of(*number)));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Writes a sparse system to two files, for PETSc's `MatLoad` and `VecLoad`. `None`: it is dense, or has 2³¹ entries or more.
