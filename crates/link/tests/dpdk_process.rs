@@ -217,13 +217,15 @@ fn peer_killed_in_a_stream_is_survived() {
     if lacking() {
         return;
     }
-    let name = format!("socket=tsumuji-kill-stream-{},id=0", std::process::id());
-    let server = format!("dpdk:net_memif,role=server,{name}");
-    let client = format!("dpdk:net_memif,role=client,{name}");
-    for (own, others) in [(&server, &client), (&client, &server)] {
+    for (own, others) in [("server", "client"), ("client", "server")] {
         for round in 0..KILLS_IN_A_STREAM {
-            let mut child = start_answerer(others);
-            let spec: DpdkSpec = own.parse().expect("a name");
+            // A name of its own: a process that another test started meanwhile may still have the socket of the last one.
+            let end = |role: &str| {
+                let socket = format!("tsumuji-kill-stream-{}-{own}-{round}", std::process::id());
+                format!("dpdk:net_memif,role={role},socket={socket},id=0")
+            };
+            let mut child = start_answerer(&end(others));
+            let spec: DpdkSpec = end(own).parse().expect("a name");
             let mut link = open(&spec);
             wait_open(&mut child);
             // A server learns later than its client that both are there.

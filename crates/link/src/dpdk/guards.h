@@ -205,6 +205,8 @@ EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rt
     guard->argument = argument;
     guard->handle = handle;
     guard->fd = rte_intr_fd_get(handle);
+    /* The driver would pass its sockets on to programs that are started: they would keep the name taken, and the end from the peer. */
+    fcntl(guard->fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&control_lock);
     guard->port = registering_port;
     guard_add(guard);
@@ -265,7 +267,10 @@ static void forget_guards(uint32_t port)
         guard->close_fd = true;
         guard->ended = NULL;
         guard_set_dead(guard, true);
-        if (answer == -EAGAIN)
-            later(guard->handle, guarded, guard, guard_ended);
+        if (answer == -EAGAIN && later(guard->handle, guarded, guard, guard_ended) == -EAGAIN) {
+            /* The thread has called it meanwhile: once more. */
+            guard->close_fd = false;
+            guard_set_dead(guard, false);
+        }
     }
 }

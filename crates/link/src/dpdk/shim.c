@@ -8,6 +8,7 @@
 #define _GNU_SOURCE /* fopencookie, RTLD_NEXT, dladdr */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>

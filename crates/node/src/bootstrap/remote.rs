@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
+use crate::sleep;
+
 use super::frames::{self, Frames, FromAgent, Garbage, Item, Kind, Pulse, ToAgent, drain};
 
 /// Standard input and output of the command that reaches an agent.
@@ -78,11 +80,12 @@ impl Remote {
         self.write();
     }
 
-    /// Time of the agent's silence, if that is too long. To be called after all input was read.
+    /// Time of the agent's silence, if that is too long. Input that waits counts: this process may have been stopped since it read.
     pub(super) fn silence(&self) -> Option<Duration> {
         // If the stream has ended, the command's end tells; if it has not begun, the time limit for joining does.
-        let speaks = self.from.is_some() && self.is_greeted();
-        (speaks && self.pulse.is_silent()).then_some(self.pulse.silence())
+        let from = self.from.as_ref().filter(|_| self.is_greeted())?;
+        let is_silent = self.pulse.is_silent() && !has_input(from);
+        is_silent.then_some(self.pulse.silence())
     }
 
     /// The launcher did not read meanwhile, so the silence starts anew.
@@ -146,4 +149,9 @@ pub(super) fn status_of(code: Option<i32>, signal: Option<i32>) -> ExitStatus {
         (Some(code), None) => ExitStatus::from_raw((code & 0xff) << 8),
         (None, None) => ExitStatus::from_raw(1 << 8),
     }
+}
+
+fn has_input(from: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(from, PollFlags::IN)];
+    sleep::poll(&mut fds, Some(Duration::ZERO)).unwrap_or(false)
 }

@@ -156,10 +156,13 @@ fn a_small_budget_has_shared_messages_copied() {
         ..referring()
     };
     let (mut a, mut b) = pair(Over::Shm, &options);
+    let (taken, is_taken) = channel();
     let receiver = thread::spawn(move || {
         for number in 0..200 {
             let message = b.recv(LONG).expect("link").expect("message");
             assert!(message.body == pattern(100_000, number), "{number}");
+            drop(message);
+            taken.send(()).expect("the sender waits");
         }
         b
     });
@@ -178,9 +181,11 @@ fn a_small_budget_has_shared_messages_copied() {
         while a.flow(B).expect("flow").queued_messages > 0 {
             a.progress().expect("progress");
         }
+        // A receiver with many unread messages takes none directly.
+        is_taken.recv_timeout(LONG).expect("taken");
     }
     assert!(copied > 0);
-    drop(receiver.join());
+    drop(receiver.join().expect("receiver"));
 }
 
 /// A receiver that dies unread, or a sender that ends first: the memory comes back, the receiver never gets what was there afterwards, and what is lost

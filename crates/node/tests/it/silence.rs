@@ -151,7 +151,11 @@ fn stopped_launcher_is_given_up() {
 #[test]
 fn silent_programs_live() {
     act_if_started();
-    let mut launcher = Launcher::start(spec("sleep 5")).expect("start");
+    let mut spec = spec("sleep 8");
+    // An agent that gets no processor for so long gives no sign of life either.
+    spec.silence = 3 * SILENCE;
+    spec.join_timeout = LONG;
+    let mut launcher = Launcher::start(spec).expect("start");
     assert_eq!(launcher.wait(LONG), Progress::Finished);
 }
 
