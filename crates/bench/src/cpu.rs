@@ -202,10 +202,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         ..Receiver::default()
     };
     while endpoint.ended_sessions(GENERATOR) == 0 {
-        match plan.waits {
-            Waits::Spins => endpoint.poll(&mut receiver)?,
-            Waits::Sleeps => endpoint.poll_wait(&mut receiver, Duration::from_millis(100))?,
-        };
+        processes::poll(&mut endpoint, &mut receiver, plan.waits == Waits::Spins)?;
         if let Some(cost) = receiver.report.take() {
             endpoint.send(GENERATOR, CONTROL, &serde_json::to_vec(&cost)?)?;
         }

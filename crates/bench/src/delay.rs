@@ -343,11 +343,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let _pinned = processes::pin(plan.cpu_of(endpoint.me()))?;
     let mut count = Count::default();
     while endpoint.ended_sessions(GENERATOR) == 0 {
-        if plan.spin {
-            endpoint.poll(&mut count)?;
-        } else {
-            endpoint.poll_wait(&mut count, Duration::from_millis(100))?;
-        }
+        processes::poll(&mut endpoint, &mut count, plan.spin)?;
         if count.state.take().is_some() {
             let ExecutorState {
                 with_workers,

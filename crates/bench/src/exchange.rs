@@ -89,6 +89,15 @@ impl Plan {
         }
     }
 
+    /// Messages that cross in either direction.
+    fn crossed(&self) -> u64 {
+        match self.kind {
+            Kind::Pingpong => 2 * self.iterations,
+            Kind::Burst => self.iterations,
+            Kind::Idle => 1, // so that nothing is divided by 0
+        }
+    }
+
     fn cpu_of(&self, node: NodeId) -> Option<usize> {
         self.cpus.map(|cpus| cpus[usize::from(node != SENDER)])
     }
@@ -349,20 +358,14 @@ pub fn measure(
     let message = vec![0x5a; plan.size];
 
     runner.ask(&message, WARM_UP.min(plan.iterations), &mut watch)?;
-    let (trips, cpu, seconds, crossed) = match plan.kind {
-        Kind::Pingpong => {
-            let (cpu, start) = (machine::process_cpu(), Instant::now());
-            let trips = runner.ask(&message, plan.iterations, &mut watch)?;
-            (
-                trips,
-                machine::process_cpu() - cpu,
-                start.elapsed(),
-                2 * plan.iterations,
-            )
-        }
+    let mut trips = RoundTrips::default();
+    if plan.kind == Kind::Burst {
+        trips = runner.ask(&message, BURST_ROUND_TRIPS.min(plan.iterations), &mut watch)?;
+    }
+    let (cpu, start) = (machine::process_cpu(), Instant::now());
+    match plan.kind {
+        Kind::Pingpong => trips = runner.ask(&message, plan.iterations, &mut watch)?,
         Kind::Burst => {
-            let trips = runner.ask(&message, BURST_ROUND_TRIPS.min(plan.iterations), &mut watch)?;
-            let (cpu, start) = (machine::process_cpu(), Instant::now());
             let mut batch = runner.endpoint.batch();
             let (shared, to) = (Bytes::from(message), runner.receiver);
             let shared_bytes = plan.tuning.map_or(SHARED_BYTES, |tuning| {
@@ -380,20 +383,11 @@ pub fn measure(
             }
             drop(batch);
             runner.poll_until(&mut watch, |arrivals| !arrivals.reports.is_empty())?;
-            (
-                trips,
-                machine::process_cpu() - cpu,
-                start.elapsed(),
-                plan.iterations,
-            )
         }
-        Kind::Idle => {
-            let (cpu, start) = (machine::process_cpu(), Instant::now());
-            runner.idle(Duration::from_secs(plan.iterations))?;
-            let (cpu, span) = (machine::process_cpu() - cpu, start.elapsed());
-            (RoundTrips::default(), cpu, span, 1)
-        }
-    };
+        Kind::Idle => runner.idle(Duration::from_secs(plan.iterations))?,
+    }
+    let (cpu, seconds) = (machine::process_cpu() - cpu, start.elapsed().as_secs_f64());
+    let crossed = plan.crossed();
     runner.poll_until(&mut watch, |arrivals| !arrivals.reports.is_empty())?;
     let report = runner.arrivals.reports.pop().unwrap_or_default();
     let receiver: Side = serde_json::from_slice(&report)?;
@@ -404,7 +398,6 @@ pub fn measure(
         .map_or(0, |flow| flow.retransmitted_frames);
     let frame_bytes = runner.endpoint.frame_message_bytes();
     let _ = runner.endpoint.close(Duration::from_secs(1));
-    let seconds = seconds.as_secs_f64();
     Ok(Measured {
         kind: plan.kind,
         link,
@@ -432,26 +425,20 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let _pinned = pin(plan.cpu_of(runner.receiver))?;
     let message = vec![0xa5; plan.size];
     runner.answer(&message, WARM_UP.min(plan.iterations))?;
-    let (cpu, crossed) = match plan.kind {
-        Kind::Pingpong => {
-            let cpu = machine::process_cpu();
-            runner.answer(&message, plan.iterations)?;
-            (machine::process_cpu() - cpu, 2 * plan.iterations)
-        }
+    if plan.kind == Kind::Burst {
+        runner.answer(&message, BURST_ROUND_TRIPS.min(plan.iterations))?;
+    }
+    let cpu = machine::process_cpu();
+    match plan.kind {
+        Kind::Pingpong => runner.answer(&message, plan.iterations)?,
         Kind::Burst => {
-            runner.answer(&message, BURST_ROUND_TRIPS.min(plan.iterations))?;
-            let cpu = machine::process_cpu();
             let awaited = runner.arrivals.messages + plan.iterations;
             runner.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
-            (machine::process_cpu() - cpu, plan.iterations)
         }
-        Kind::Idle => {
-            let cpu = machine::process_cpu();
-            runner.idle(Duration::from_secs(plan.iterations))?;
-            (machine::process_cpu() - cpu, 1)
-        }
-    };
-    processes::report(runner.endpoint, SENDER, &Side::new(cpu, crossed, plan.size))
+        Kind::Idle => runner.idle(Duration::from_secs(plan.iterations))?,
+    }
+    let side = Side::new(machine::process_cpu() - cpu, plan.crossed(), plan.size);
+    processes::report(runner.endpoint, SENDER, &side)
 }
 
 #[cfg(test)]

@@ -119,6 +119,21 @@ pub(crate) fn options(spins: bool) -> Options {
     }
 }
 
+/// Polls once; waits for a message if nobody is to spin.
+#[inline]
+pub(crate) fn poll(
+    endpoint: &mut Endpoint,
+    handler: &mut impl Handler,
+    spins: bool,
+) -> Result<(), ExchangeError> {
+    if spins {
+        endpoint.poll(handler)?;
+    } else {
+        endpoint.poll_wait(handler, LOOK)?;
+    }
+    Ok(())
+}
+
 /// Computes for so long.
 pub(crate) fn spend(time: Duration) {
     let begun = Instant::now();
@@ -200,13 +215,8 @@ impl Arrivals {
         let mut turns = 0_u32;
         let mut watched: Option<(Instant, u64)> = None;
         while !done(self) {
-            if spins {
-                endpoint.poll(self)?;
-                turns += 1;
-            } else {
-                endpoint.poll_wait(self, LOOK)?;
-                turns += TURNS_PER_LOOK / 8;
-            }
+            poll(endpoint, self, spins)?;
+            turns += if spins { 1 } else { TURNS_PER_LOOK / 8 };
             if turns >= TURNS_PER_LOOK {
                 turns = 0;
                 watch()?;

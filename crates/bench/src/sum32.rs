@@ -243,13 +243,8 @@ pub fn measure(
                 sent += 1;
             }
         }
-        if plan.spin {
-            endpoint.poll(&mut count)?;
-        } else {
-            endpoint.poll_wait(&mut count, Duration::from_millis(100))?;
-            turns += TURNS_PER_LOOK / 64;
-        }
-        turns += 1;
+        processes::poll(&mut endpoint, &mut count, plan.spin)?;
+        turns += if plan.spin { 1 } else { TURNS_PER_LOOK / 64 };
         if count.answers >= looked + ANSWERS_PER_LOOK || turns >= TURNS_PER_LOOK {
             looked = count.answers;
             if let Some(rate) = count.rate() {
@@ -297,11 +292,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
     }
     while endpoint.ended_sessions(client) == 0 {
-        if plan.spin {
-            endpoint.poll(&mut Nothing)?;
-        } else {
-            endpoint.poll_wait(&mut Nothing, Duration::from_millis(100))?;
-        }
+        processes::poll(&mut endpoint, &mut Nothing, plan.spin)?;
     }
     Ok(())
 }
