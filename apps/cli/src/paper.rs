@@ -232,11 +232,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     for nodes in figure.nodes(&args.nodes) {
         let plan = plan(figure, nodes, args)?;
         let cables = cables(args.limit());
-        talk.say(&format!(
-            "{}: {}; {nodes} hosts, {cables}",
-            figure.name(),
-            figure.title()
-        ));
+        talk.say(&format!("{}; {nodes} hosts, {cables}", figure.heading()));
         let peers = peers(nodes);
         let ours = columns::of(figure);
         let count = plan.sizes.len() * plan.rounds * (ours.len() + peers.len());
@@ -265,9 +261,10 @@ pub(crate) fn run(args: &Args) -> Outcome {
         }
         text
     };
-    let title = format!("{}: {}", figure.name(), figure.title());
     let lines = || comparisons.iter().flat_map(lines).collect::<Vec<_>>();
-    files.write(csv, || plot::svg(&title, "MB/s of one node", &lines()))?;
+    files.write(csv, || {
+        plot::svg(figure.heading(), "MB/s of one node", &lines())
+    })?;
     let link = args.link().to_string();
     let comparisons: anyhow::Result<Vec<_>> =
         comparisons.iter().map(|one| object(one, &link)).collect();
@@ -372,21 +369,11 @@ fn rate_of(row: &Row, who: usize) -> Option<f64> {
 }
 
 fn lines(comparison: &Comparison) -> Vec<Line> {
-    let names = comparison.results.first().into_iter();
-    let names = names.flat_map(|row| row.contenders.iter().map(|cell| cell.name.clone()));
-    let line = |(who, name): (usize, String)| Line {
-        name: format!("{name}, {} nodes", comparison.nodes),
-        points: comparison
-            .results
-            .iter()
-            .filter_map(|row| Some((row.size as f64, rate_of(row, who)?)))
-            .collect(),
-    };
-    names
-        .enumerate()
-        .map(line)
-        .filter(|line| !line.points.is_empty())
-        .collect()
+    let mut lines = comparison.lines_of(|numbers| numbers.bytes_per_second_and_node / 1e6);
+    for line in &mut lines {
+        line.name += &format!(", {} nodes", comparison.nodes);
+    }
+    lines
 }
 
 /// The best throughput, and its size.

@@ -449,9 +449,7 @@ impl Comparison {
         }
         text
     }
-}
 
-impl Comparison {
     /// The lines of a plot and the unit of their heights: throughput of bursts and gathers, time of other operations.
     pub fn lines(&self) -> (&'static str, Vec<Line>) {
         let by_rate = matches!(self.kind, Op::Burst | Op::Gather);
@@ -462,6 +460,12 @@ impl Comparison {
                 numbers.headline.median
             }
         };
+        let unit = if by_rate { "MB/s" } else { "us" };
+        (unit, self.lines_of(height))
+    }
+
+    /// A line for each contender with numbers: `height` over size.
+    pub fn lines_of(&self, height: impl Fn(&Numbers) -> f64) -> Vec<Line> {
         let names = self
             .results
             .first()
@@ -477,8 +481,7 @@ impl Comparison {
                 points: points.collect(),
             }
         });
-        let lines = lines.filter(|line| !line.points.is_empty()).collect();
-        (if by_rate { "MB/s" } else { "us" }, lines)
+        lines.filter(|line| !line.points.is_empty()).collect()
     }
 }
 

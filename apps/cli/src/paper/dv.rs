@@ -41,9 +41,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say(&format!("the paper: {PAPER}"));
     let cables = cables(args.limit());
     talk.say(&format!(
-        "{}: {}; 2 hosts, {cables}; {rounds} x {seconds} s of each way in turn; {} frames of {} bytes a second, in time within {:.0} ms of their capture; bulk by TCP: {BULK_STREAMS} connections",
-        figure.name(),
-        figure.title(),
+        "{}; 2 hosts, {cables}; {rounds} x {seconds} s of each way in turn; {} frames of {} bytes a second, in time within {:.0} ms of their capture; bulk by TCP: {BULK_STREAMS} connections",
+        figure.heading(),
         plan.frames_per_second,
         plan.frame_bytes,
         plan.shown_after().as_secs_f64() * 1e3

@@ -90,6 +90,11 @@ impl Figure {
         self.parts().1
     }
 
+    /// Name and title in one.
+    pub(super) fn heading(self) -> &'static str {
+        self.0
+    }
+
     /// The paper's part of the name.
     pub(super) fn paper(self) -> &'static str {
         self.0.split('-').next().unwrap_or_default()

@@ -11,7 +11,6 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::table;
-use tsumuji_lab::beside::Beside;
 use tsumuji_lab::description::By;
 use tsumuji_lab::{Description, Outcome as Send, Setting, shipped};
 
@@ -50,6 +49,24 @@ struct Found {
     assumed: Vec<String>,
 }
 
+impl Found {
+    /// Sends over sizes by these ways, and what is assumed of them.
+    fn over_sizes(ways: Vec<(String, Vec<Send>)>, assumed: Vec<String>) -> Self {
+        Self {
+            text: over_sizes(&ways),
+            lines: drawn(&ways),
+            sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
+            statements: Vec::new(),
+            assumed,
+        }
+    }
+
+    fn state(&mut self, what: &str, paper: &str, model: &str, here: Here) {
+        let statement = [what, paper, model].map(str::to_owned);
+        self.statements.push((statement, here));
+    }
+}
+
 /// The two machines.
 struct Machines {
     myrinet: Description,
@@ -65,9 +82,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let machine = here::is_measured(figure).then(|| talk.machine());
     talk.say("the paper's: Pentium II 300 MHz, 440LX, Linux 2.0.31; Myrinet with LANai 4.1, and RHiNET-1/NI");
     talk.say(&format!(
-        "{}: {}; the model's are computed (tsumuji lab model)",
-        figure.name(),
-        figure.title()
+        "{}; the model's are computed (tsumuji lab model)",
+        figure.heading()
     ));
     for line in &found.assumed {
         talk.say(&format!("assumed: {line}"));
@@ -79,10 +95,9 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut beside = vec![["", "paper", "model", "here"].map(str::to_owned)];
     beside.extend(rows.iter().cloned());
     talk.say(&table::aligned(&beside));
-    let title = format!("{}: {}", figure.name(), figure.title());
     files.write(
         || comma_separated(&found.sends),
-        || plot::svg(&title, "MB/s", &found.lines),
+        || plot::svg(figure.heading(), "MB/s", &found.lines),
     )?;
     let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
     let beside: Vec<_> = rows.iter().map(statement).collect();
@@ -156,21 +171,18 @@ impl Machines {
                     &["Host", "User", "User:ST,DT"],
                     sizes,
                 );
-                let smallest = |name| self.us(name, 4);
-                found.statements.push((
-                    [
-                        "4 B: the processor alone",
-                        "slightly faster",
-                        &times(smallest("User:ST,DT"), smallest("Host")),
-                    ]
-                    .map(str::to_owned),
-                    Here::Times(["User:ST,DT", "Host"], 4),
-                ));
+                self.compare(
+                    &mut found,
+                    "4 B: the processor alone",
+                    "slightly faster",
+                    ["User:ST,DT", "Host"],
+                    4,
+                );
                 found
             }
             _ => {
                 let mut found = self.table(&self.rhinet, "table 7", &["User"], sizes);
-                found.statements.push((self.forecast(), Here::Nothing));
+                self.foresee(&mut found);
                 found
             }
         }
@@ -186,6 +198,19 @@ impl Machines {
             .map_or(f64::NAN, |send| send.total_us)
     }
 
+    /// States how many times as long the first of two ways takes as the second.
+    fn compare(
+        &self,
+        found: &mut Found,
+        what: &str,
+        paper: &str,
+        pair: [&'static str; 2],
+        bytes: u64,
+    ) {
+        let [one, other] = pair.map(|name| self.us(name, bytes));
+        found.state(what, paper, &times(one, other), Here::Times(pair, bytes));
+    }
+
     /// Figure 1: bandwidth over size, all six ways.
     fn bandwidths(&self, sizes: &[u64]) -> Found {
         let names = || USERS.iter().chain(&CALLS);
@@ -198,35 +223,21 @@ impl Machines {
         let ways: Vec<(String, Vec<Send>)> = names()
             .map(|name| ((*name).to_owned(), sends(name)))
             .collect();
-        let mut statements = Vec::new();
-        let mut say = |what: &str, paper: &str, ours: String, here: Here| {
-            statements.push(([what.to_owned(), paper.to_owned(), ours], here));
-        };
-        for pair in model::PAIRS {
-            let of_64 = times(self.us(pair[1], 64), self.us(pair[0], 64));
-            say(
-                &format!("64 B: {} over {}", pair[0], pair[1]),
-                "1x or slightly more",
-                of_64,
-                Here::Times([pair[1], pair[0]], 64),
-            );
-            let at_10k = times(self.us(pair[1], LARGE_BYTES), self.us(pair[0], LARGE_BYTES));
-            say(
-                &format!("10 KB: {} over {}", pair[0], pair[1]),
-                "about 0.25x",
-                at_10k,
-                Here::Times([pair[1], pair[0]], LARGE_BYTES),
-            );
+        let mut found = Found::over_sizes(ways, self.myrinet.assumed.clone());
+        for [copied, fetched] in model::PAIRS {
+            for (size, bytes, paper) in [
+                ("64 B", 64, "1x or slightly more"),
+                ("10 KB", LARGE_BYTES, "about 0.25x"),
+            ] {
+                let what = format!("{size}: {copied} over {fetched}");
+                self.compare(&mut found, &what, paper, [fetched, copied], bytes);
+            }
         }
-        for (user, call) in USERS.iter().zip(CALLS) {
+        for (user, call) in USERS.into_iter().zip(CALLS) {
             for bytes in [4, BROKEN_DOWN_BYTES] {
-                let ours = times(self.us(call, bytes), self.us(user, bytes));
-                say(
-                    &format!("{}: {user} over {call}", size_name(bytes as usize)),
-                    "slightly more than 1x",
-                    ours,
-                    Here::Times([call, user], bytes),
-                );
+                let what = format!("{}: {user} over {call}", size_name(bytes as usize));
+                let paper = "slightly more than 1x";
+                self.compare(&mut found, &what, paper, [call, user], bytes);
             }
         }
         for (what, bytes) in model::crossovers(&self.myrinet, &Setting::default()) {
@@ -235,15 +246,9 @@ impl Machines {
                 .into_iter()
                 .find(|[copied, fetched]| what == format!("{copied} slower than {fetched} from"));
             let here = pair.map_or(Here::Nothing, Here::Crossing);
-            say(&what, "about 64 B", format!("{bytes} B"), here);
+            found.state(&what, "about 64 B", &format!("{bytes} B"), here);
         }
-        Found {
-            text: over_sizes(&ways),
-            lines: drawn(&ways),
-            sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
-            statements,
-            assumed: self.myrinet.assumed.clone(),
-        }
+        found
     }
 
     /// Figure 2: what the kernel does, of 4096 bytes.
@@ -256,10 +261,8 @@ impl Machines {
         ] {
             let send = found.sends.iter().find(|send| send.variant == name);
             let ours = send.map_or_else(String::new, |send| share(send, stage, By::Kernel));
-            found.statements.push((
-                [format!("{name}: {stage}"), paper.to_owned(), ours],
-                Here::Kernel(name, BROKEN_DOWN_BYTES),
-            ));
+            let here = Here::Kernel(name, BROKEN_DOWN_BYTES);
+            found.state(&format!("{name}: {stage}"), paper, &ours, here);
         }
         found
     }
@@ -272,23 +275,19 @@ impl Machines {
             let send = found.sends.iter().find(|send| send.variant == *name);
             let ours =
                 send.map_or_else(String::new, |send| share(send, "send data", By::Interface));
-            found.statements.push((
-                [format!("{name}: send data"), "longest".to_owned(), ours],
-                Here::Fetching(name, BROKEN_DOWN_BYTES),
-            ));
+            let here = Here::Fetching(name, BROKEN_DOWN_BYTES);
+            found.state(&format!("{name}: send data"), "longest", &ours, here);
         }
         for name in &all {
             let endless = self.send(name, ENDLESS_BYTES);
             let stage = endless.as_ref().and_then(|send| send.stage("send data"));
             let rate = stage.map_or(f64::NAN, |step| ENDLESS_BYTES as f64 / step.us);
-            found.statements.push((
-                [
-                    format!("{name}: into the network"),
-                    "at most 130 to 133 MB/s".to_owned(),
-                    format!("{rate:.1} MB/s"),
-                ],
+            found.state(
+                &format!("{name}: into the network"),
+                "at most 130 to 133 MB/s",
+                &format!("{rate:.1} MB/s"),
                 Here::Bandwidth(name, BYTES_MAX as u64),
-            ));
+            );
         }
         found
     }
@@ -330,77 +329,46 @@ impl Machines {
             let variant = &self.rhinet.variants[0];
             self.rhinet.outcome(variant, bytes, setting)
         };
-        let named = |name: &str, mut send: Send| {
-            name.clone_into(&mut send.variant);
-            send
+        let over = |name: &str, of: &dyn Fn(u64) -> Option<Send>| {
+            let sends = sizes.iter().filter_map(|bytes| of(*bytes));
+            let named = sends.map(|send| Send {
+                variant: name.to_owned(),
+                ..send
+            });
+            (name.to_owned(), named.collect())
         };
-        let ways = [
-            ("RHiNET-1", &|bytes| {
-                Some(named("RHiNET-1", of(&now, bytes))) as Option<Send>
-            }),
-            ("RHiNET-1 improved", &|bytes| {
-                Some(named("RHiNET-1 improved", of(&then, bytes)))
-            }),
-            ("Myrinet User", &|bytes| {
-                Some(named("Myrinet User", self.send("User", bytes)?))
-            }),
-        ] as [(&str, &dyn Fn(u64) -> Option<Send>); 3];
-        let ways: Vec<(String, Vec<Send>)> = ways
-            .iter()
-            .map(|(name, of)| {
-                (
-                    (*name).to_owned(),
-                    sizes.iter().filter_map(|bytes| of(*bytes)).collect(),
-                )
-            })
-            .collect();
+        let ways = vec![
+            over("RHiNET-1", &|bytes| Some(of(&now, bytes))),
+            over("RHiNET-1 improved", &|bytes| Some(of(&then, bytes))),
+            over("Myrinet User", &|bytes| self.send("User", bytes)),
+        ];
+        let assumed = [self.rhinet.assumed.clone(), self.myrinet.assumed.clone()].concat();
+        let mut found = Found::over_sizes(ways, assumed);
         let at_4096 = of(&now, BROKEN_DOWN_BYTES).total_us;
         let user = self.us("User", BROKEN_DOWN_BYTES);
         let most = of(&now, ENDLESS_BYTES).bandwidth;
-        let statements = vec![
-            ["4 KiB", "102.056 us", &format!("{at_4096:.3} us")].map(str::to_owned),
-            self.forecast(),
-            [
-                "4 KiB: time over Myrinet's",
-                "a little over 2x",
-                &times(at_4096, user),
-            ]
-            .map(str::to_owned),
-            ["at most", "44 MB/s", &format!("{most:.1} MB/s")].map(str::to_owned),
-        ];
-        Found {
-            text: over_sizes(&ways),
-            lines: drawn(&ways),
-            sends: ways.into_iter().flat_map(|(_, sends)| sends).collect(),
-            statements: statements
-                .into_iter()
-                .map(|statement| (statement, Here::Nothing))
-                .collect(),
-            assumed: [self.rhinet.assumed.clone(), self.myrinet.assumed.clone()].concat(),
-        }
+        let at_4096_us = format!("{at_4096:.3} us");
+        found.state("4 KiB", "102.056 us", &at_4096_us, Here::Nothing);
+        self.foresee(&mut found);
+        let over_myrinet = times(at_4096, user);
+        let what = "4 KiB: time over Myrinet's";
+        found.state(what, "a little over 2x", &over_myrinet, Here::Nothing);
+        let most = format!("{most:.1} MB/s");
+        found.state("at most", "44 MB/s", &most, Here::Nothing);
+        found
     }
 
-    fn forecast(&self) -> [String; 3] {
+    fn foresee(&self, found: &mut Found) {
         let then = self.rhinet.improved.unwrap_or_default();
-        let us = self
-            .rhinet
-            .outcome(&self.rhinet.variants[0], BROKEN_DOWN_BYTES, &then)
-            .total_us;
-        [
-            "4 KiB at 33 MHz, long bursts",
-            "about 36.06 us",
-            &format!("{us:.2} us"),
-        ]
-        .map(str::to_owned)
+        let variant = &self.rhinet.variants[0];
+        let send = self.rhinet.outcome(variant, BROKEN_DOWN_BYTES, &then);
+        let us = format!("{:.2} us", send.total_us);
+        let what = "4 KiB at 33 MHz, long bursts";
+        found.state(what, "about 36.06 us", &us, Here::Nothing);
     }
 
     /// A table of numbers: each beside the model's, with its deviation.
     fn table(&self, of: &Description, source: &str, names: &[&str], sizes: &[u64]) -> Found {
-        let beside: Vec<Beside> = of
-            .beside()
-            .into_iter()
-            .filter(|one| one.what.starts_with(source))
-            .collect();
         let sends = names.iter().filter_map(|name| of.variant(name));
         let sends: Vec<(String, Vec<Send>)> = sends
             .map(|variant| {
@@ -408,33 +376,19 @@ impl Machines {
                 (variant.name.clone(), sizes.iter().map(of_size).collect())
             })
             .collect();
-        let statements = beside.iter().map(|one| {
-            let head = one.what.trim_start_matches(source).trim_start_matches(", ");
-            let statement = [
-                head.to_owned(),
-                format!("{:.3} {}", one.measured, one.unit),
-                format!(
-                    "{:.3} {} ({:+.1} %)",
-                    one.model, one.unit, one.deviation_percent
-                ),
-            ];
-            (statement, Here::of(one))
-        });
-        let text = match sizes {
-            [_] => sends
-                .iter()
-                .flat_map(|(_, sends)| sends)
-                .map(model::stages)
-                .collect(),
-            _ => over_sizes(&sends),
-        };
-        Found {
-            text,
-            statements: statements.collect(),
-            lines: drawn(&sends),
-            sends: sends.into_iter().flat_map(|(_, sends)| sends).collect(),
-            assumed: of.assumed.clone(),
+        let mut found = Found::over_sizes(sends, of.assumed.clone());
+        if let [_] = sizes {
+            found.text = found.sends.iter().map(model::stages).collect();
         }
+        let beside = of.beside().into_iter();
+        for one in beside.filter(|one| one.what.starts_with(source)) {
+            let head = one.what.trim_start_matches(source).trim_start_matches(", ");
+            let (unit, percent) = (&one.unit, one.deviation_percent);
+            let paper = format!("{:.3} {unit}", one.measured);
+            let model = format!("{:.3} {unit} ({percent:+.1} %)", one.model);
+            found.state(head, &paper, &model, Here::of(&one));
+        }
+        found
     }
 }
 

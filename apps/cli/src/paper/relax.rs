@@ -16,7 +16,7 @@ use tsumuji_bench::table;
 use tsumuji_testbed::Testbed;
 
 use super::figure::Figure;
-use super::l2rtc::{child, median};
+use super::l2rtc::{child, dropped, median};
 use super::{Args, Statement, every_other, statements_as_json, statements_as_table};
 use crate::Outcome;
 use crate::bench::short;
@@ -130,9 +130,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         ""
     };
     talk.say(&format!(
-        "{}: {}; dense systems, {} rows, {} elements in a datagram, {} workers where these are not varied, {} runs each in turn{contended}",
-        figure.name(),
-        figure.title(),
+        "{}; dense systems, {} rows, {} elements in a datagram, {} workers where these are not varied, {} runs each in turn{contended}",
+        figure.heading(),
         plan.rows,
         plan.elements,
         plan.workers,
@@ -153,10 +152,9 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
     let measured = all.clone();
     all.extend(simulation.swept());
-    let title = format!("{}: {}", figure.name(), figure.title());
     files.write(
         || sweep::csv(plan.variable, &all),
-        || sweep::draw(&title, plan.variable, &all, &facts::lines(figure)),
+        || sweep::draw(figure.heading(), plan.variable, &all, &facts::lines(figure)),
     )?;
     let beside = statements_as_json(&statements);
     talk.end(&json!({
@@ -382,9 +380,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     args.check_taken(figure, &["--rounds"], "takes --rounds, --quick and --json")?;
     let (mut talk, machine) = Talk::begin(args.json);
     let is_kernel = figure.name() == "relax-table2.1";
-    talk.say(&format!("{}: {}", figure.name(), figure.title()));
-    let rounds = args.rounds(3).to_string();
-    let time = if args.quick { "0.05" } else { "0.5" };
+    talk.say(figure.heading());
     let paper = if is_kernel {
         facts::TABLE_2_1
     } else {
@@ -393,12 +389,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
     let mut rows = table::headed("by | bytes | Mbit/s | dropped | the paper's");
     let mut results = Vec::new();
     for (size, paper) in PACKET_BYTES.into_iter().zip(paper) {
-        let bytes = size.to_string();
-        let words = [
-            "bench", "drop", "--cores", "1", "--size", &bytes, "--rounds", &rounds,
-        ];
-        let found = child([&words[..], &["--time", time]].concat(), None);
-        let found = found.map_err(|reason| anyhow::anyhow!(reason))?;
+        let found = dropped(args, &["--cores", "1", "--size", &size.to_string()])?;
         for result in found["results"].as_array().into_iter().flatten() {
             let way = result["way"].as_str().unwrap_or_default();
             if (way == "kernel UDP") != is_kernel {
@@ -412,7 +403,7 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
             let megabits = received.map(|rate| rate * 8.0 * f64::from(size) / 1e6);
             rows.push([
                 way.to_owned(),
-                bytes.clone(),
+                size.to_string(),
                 table::number(megabits, 0, ""),
                 median(&result["dropped_per_second"]).map_or_else(String::new, short),
                 paper.to_string(),

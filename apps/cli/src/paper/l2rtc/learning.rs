@@ -14,7 +14,7 @@ use tsumuji_bench::{stop, table};
 use tsumuji_testbed::Testbed;
 
 use super::super::Args;
-use super::child;
+use super::{EXECUTORS, child};
 use crate::Outcome;
 use crate::bench::short;
 use crate::interrupt::Interrupted;
@@ -43,9 +43,6 @@ const WAYS: [(&str, &[&str], bool); 7] = [
 const TCP: usize = 1;
 /// How many times as fast as TCP messages are to be at the paper's setting.
 const WANTED_OVER_TCP: f64 = 1.2;
-
-/// Who steps: the thread that polls, one beside it, or whichever is faster.
-const EXECUTORS: [&str; 3] = ["rtc", "pipeline", "adaptive"];
 
 /// A line of the table: a place in [`WAYS`]; who steps, and so many steps between two exchanges.
 type Line = (usize, Option<(&'static str, &'static str)>);

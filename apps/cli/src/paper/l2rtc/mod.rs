@@ -23,6 +23,7 @@ use super::figure::Figure;
 use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
+pub(super) use receiving::dropped;
 
 /// Links within this host, and between hosts of a testbed.
 const HERE: [&str; 3] = ["shm", "udp", "dpdk:net_memif"];

@@ -1,5 +1,6 @@
 //! L2RTC's figures 5 and 6: what receiving costs.
 
+use anyhow::anyhow;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::table;
@@ -19,13 +20,19 @@ fn effort(args: &Args) -> (u64, &'static str) {
     (rounds, if args.quick { "0.05" } else { "0.5" })
 }
 
+/// What `bench drop` finds, with these words.
+pub(in crate::paper) fn dropped(args: &Args, words: &[&str]) -> anyhow::Result<Value> {
+    let (rounds, time) = effort(args);
+    let line = format!("bench drop --rounds {rounds} --time {time}");
+    let found = child(line.split(' ').chain(words.iter().copied()), None);
+    found.map_err(|reason| anyhow!(reason))
+}
+
 /// Figure 5.
 pub(super) fn drops(args: &Args) -> Outcome {
     let (mut talk, machine) = Talk::begin(args.json);
     talk.say("the paper cites the authors of XDP: on one core DPDK takes and drops up to 8 times as many frames as the kernel, and more cores take more");
-    let (rounds, time) = effort(args);
-    let line = format!("bench drop --rounds {rounds} --time {time}");
-    let found = child(line.split(' '), None).map_err(|reason| anyhow::anyhow!(reason))?;
+    let found = dropped(args, &[])?;
     let results = found["results"].as_array().cloned().unwrap_or_default();
     let mut rows =
         table::headed("received by | cores | received/s | dropped/s | over the kernel's");

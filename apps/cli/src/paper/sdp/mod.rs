@@ -146,9 +146,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let are_needed = plan.series.paths.len() == 1 || args.rate.is_some();
     let ground = Ground::of(plan.series.paths.clone(), are_needed, rate, &mut talk)?;
     talk.say(&format!(
-        "{}: {}; {}; TCP: {congestion}, no delay; {} in turn",
-        figure.name(),
-        figure.title(),
+        "{}; {}; TCP: {congestion}, no delay; {} in turn",
+        figure.heading(),
         cables(rate),
         match plan.series.rounds {
             1 => "1 round".to_owned(),
@@ -168,12 +167,11 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let statements = facts::statements(figure, &rows);
     talk.say(&format!("\n{}", statements_as_table(&statements, "here")));
     let draw = || {
-        let title = format!("{}: {}", figure.name(), figure.title());
         let paths = drawn_paths(figure, &series.paths);
         let is_over_clients = plan.is_over_clients();
         let mut all = lines(&rows, &paths, is_over_clients, plan.quantity.part);
         all.extend::<Vec<Line>>(facts::lines(figure));
-        draw(&title, plan.quantity.unit, is_over_clients, &all)
+        draw(figure.heading(), plan.quantity.unit, is_over_clients, &all)
     };
     files.write(|| comma_separated(&rows), draw)?;
     let results: Vec<Value> = rows.iter().map(Row::report).collect();
