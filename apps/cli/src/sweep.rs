@@ -80,7 +80,7 @@ pub(crate) struct Computed {
 }
 
 /// The runs at one value by one way.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Cell {
     /// What was varied.
     pub(crate) value: u64,
@@ -102,12 +102,7 @@ impl Cell {
     fn new(value: u64) -> Self {
         Self {
             value,
-            seconds: Vec::new(),
-            all_seconds: Vec::new(),
-            laps: Vec::new(),
-            wire_bits_per_second: Vec::new(),
-            worker_bytes: 0,
-            missing: None,
+            ..Self::default()
         }
     }
 

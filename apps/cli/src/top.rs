@@ -3,7 +3,7 @@
 //! Asks every node of this user (root: of every user) for its metrics, as `--metrics` shows them, and shows differences between two readings as
 //! rates. `nodes` reads, `table` formats for people; this file keeps time, and handles the terminal.
 
-mod nodes;
+pub(crate) mod nodes;
 mod table;
 
 use std::io::IsTerminal;

@@ -16,6 +16,7 @@ use tsumuji_solve::system::Generate;
 use crate::Outcome;
 use crate::interrupt::Interrupted;
 use crate::talk::Talk;
+use crate::top::nodes::Process;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -136,7 +137,7 @@ fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
         let child = start(args, args.workers)?;
         std::thread::sleep(moment);
         let workers = workers_of(child.id());
-        let victim = workers.last().and_then(|pid| Pid::from_raw(*pid));
+        let victim = workers.last().and_then(|pid| Pid::from_raw(*pid as i32));
         let is_killed = victim
             .is_some_and(|victim| rustix::process::kill_process(victim, Signal::KILL).is_ok());
         let took = finish(child)?;
@@ -148,17 +149,13 @@ fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
 }
 
 /// Workers that this process started.
-fn workers_of(pid: u32) -> Vec<i32> {
+fn workers_of(pid: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_one = |child: &i32| {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/{child}/{name}"));
-        let parent = read("stat").ok().and_then(|stat| {
-            // The name in parentheses may hold anything: fields are counted from behind it.
-            let fields = stat[stat.rfind(')')? + 1..].to_owned();
-            fields.split_whitespace().nth(1)?.parse::<u32>().ok()
-        });
-        parent == Some(pid) && read("cmdline").is_ok_and(|words| words.contains("\0worker"))
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_one = |child: &u32| {
+        let parent = Process::read(*child).map(|child| child.parent);
+        let words = std::fs::read_to_string(format!("/proc/{child}/cmdline"));
+        parent == Some(pid) && words.is_ok_and(|words| words.contains("\0worker"))
     };
     pids.filter(is_one).collect()
 }

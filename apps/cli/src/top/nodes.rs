@@ -324,13 +324,13 @@ fn plain(text: &str) -> String {
 }
 
 /// The kernel's data on a process.
-struct Process {
-    parent: u32,
+pub(crate) struct Process {
+    pub(crate) parent: u32,
     cpu_seconds: f64,
 }
 
 impl Process {
-    fn read(pid: u32) -> Option<Self> {
+    pub(crate) fn read(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(&stat, rustix::param::clock_ticks_per_second())
     }
