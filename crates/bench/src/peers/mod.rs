@@ -68,6 +68,22 @@ pub enum PeerError {
     },
 }
 
+impl PeerError {
+    fn failed(program: &str, problem: impl ToString) -> Self {
+        Self::Failed {
+            program: program.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+
+    fn output(program: &str, source: serde_json::Error) -> Self {
+        Self::Output {
+            program: program.to_owned(),
+            source,
+        }
+    }
+}
+
 /// Longest time of a measurement with small messages; a longer one hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The rate of a badly used cable of 100 Mbit/s.
@@ -104,10 +120,7 @@ impl Left {
             (Some(status), None) => format!("{status}: no message"),
             (Some(status), Some(line)) => format!("{status}: {line}"),
         };
-        PeerError::Failed {
-            program: program.to_owned(),
-            problem,
-        }
+        PeerError::failed(program, problem)
     }
 }
 
@@ -162,10 +175,7 @@ pub(crate) fn run_within(
     limit: Duration,
     program: &str,
 ) -> Result<Left, PeerError> {
-    let failed = |error: std::io::Error| PeerError::Failed {
-        program: program.to_owned(),
-        problem: error.to_string(),
-    };
+    let failed = |error| PeerError::failed(program, error);
     let (mut stdout, mut stderr) = (
         tempfile::tempfile().map_err(failed)?,
         tempfile::tempfile().map_err(failed)?,

@@ -50,12 +50,8 @@ pub struct Mpi {
     folder: tempfile::TempDir,
 }
 
-fn failed(program: &str) -> impl Fn(std::io::Error) -> PeerError {
-    let program = program.to_owned();
-    move |error| PeerError::Failed {
-        program: program.clone(),
-        problem: error.to_string(),
-    }
+fn failed(program: &str) -> impl Fn(std::io::Error) -> PeerError + '_ {
+    move |error| PeerError::failed(program, error)
 }
 
 impl Mpi {
@@ -141,10 +137,7 @@ impl Mpi {
         let Some(line) = line else {
             return Err(output.failure(program));
         };
-        serde_json::from_str(line).map_err(|source| PeerError::Output {
-            program: program.to_owned(),
-            source,
-        })
+        serde_json::from_str(line).map_err(|error| PeerError::output(program, error))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::limits::place::Place;
 use crate::machine;
 
 const SOURCE: &str = include_str!("../../../../bench/petsc_solve.py");
+const SCRIPT: &str = "petsc_solve.py";
 /// Debian's own interpreter, for which its packages are installed.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -43,12 +44,9 @@ pub struct Petsc {
 impl Petsc {
     /// Unpacks the script.
     pub fn new() -> Result<Self, PeerError> {
-        let failed = |error: std::io::Error| PeerError::Failed {
-            program: "petsc_solve.py".to_owned(),
-            problem: error.to_string(),
-        };
+        let failed = |error| PeerError::failed(SCRIPT, error);
         let folder = tempfile::tempdir().map_err(failed)?;
-        let script = folder.path().join("petsc_solve.py");
+        let script = folder.path().join(SCRIPT);
         std::fs::write(&script, SOURCE).map_err(failed)?;
         Ok(Self { script, folder })
     }
@@ -140,12 +138,7 @@ impl Petsc {
 
 /// What the script printed.
 fn parsed(text: &str) -> Result<Vec<Solved>, PeerError> {
-    let parse = |line| {
-        serde_json::from_str(line).map_err(|source| PeerError::Output {
-            program: "petsc_solve.py".to_owned(),
-            source,
-        })
-    };
+    let parse = |line| serde_json::from_str(line).map_err(|error| PeerError::output(SCRIPT, error));
     let lines = text.lines().filter(|line| line.starts_with('{'));
     lines.map(parse).collect()
 }

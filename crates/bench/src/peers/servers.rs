@@ -109,10 +109,7 @@ impl Program {
     }
 
     fn failed(&self, problem: impl ToString) -> PeerError {
-        PeerError::Failed {
-            program: self.name.to_owned(),
-            problem: problem.to_string(),
-        }
+        PeerError::failed(self.name, problem)
     }
 }
 

@@ -24,10 +24,7 @@ pub struct ZeroMq {
 }
 
 fn failed(problem: impl ToString) -> PeerError {
-    PeerError::Failed {
-        program: PROGRAM.to_owned(),
-        problem: problem.to_string(),
-    }
+    PeerError::failed(PROGRAM, problem)
 }
 
 impl ZeroMq {
@@ -127,10 +124,7 @@ impl ZeroMq {
             leaf.wait_until(deadline);
         }
         let text = line(&mut output)?;
-        serde_json::from_str(&text).map_err(|source| PeerError::Output {
-            program: PROGRAM.to_owned(),
-            source,
-        })
+        serde_json::from_str(&text).map_err(|error| PeerError::output(PROGRAM, error))
     }
 }
 
