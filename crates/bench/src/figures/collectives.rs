@@ -87,11 +87,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, log: &mut Log<'_>) {
                 op,
                 nodes,
                 sizes: vec![size],
-                iterations: Some(if setting.is_tried() {
-                    5
-                } else {
-                    (BYTES / size / each).max(4) as u64
-                }),
+                iterations: Some(setting.tried_or(5, (BYTES / size / each).max(4) as u64)),
                 bits_per_second: None,
                 rounds: setting.rounds.min(3),
             };
@@ -169,11 +165,7 @@ fn shared_memory(setting: &Setting, log: &mut Log<'_>) {
     let mut worst: Option<(f64, String)> = None;
     for nodes in [2, 4] {
         log.say(&format!("broadcast over shared memory to {nodes} nodes"));
-        let sizes = if setting.is_tried() {
-            &SHM_SIZES[..2]
-        } else {
-            &SHM_SIZES[..]
-        };
+        let sizes = setting.tried_or(&SHM_SIZES[..2], &SHM_SIZES[..]);
         let plan = Plan {
             op: Op::Bcast,
             nodes,

@@ -180,10 +180,8 @@ impl<'a> Course<'a> {
         log.say("rate between hosts by message size");
         let ours = self.ours(links);
         let mut contenders = contest::contenders(&ours, &[], &self.ground, Op::Burst);
-        let (sizes, iterations) = match self.setting.is_tried() {
-            true => (&sizes[..1], Some(500)),
-            false => (sizes, None),
-        };
+        let tried = (&sizes[..1], Some(500));
+        let (sizes, iterations) = self.setting.tried_or(tried, (sizes, None));
         let comparison = self.compared(Op::Burst, sizes, iterations, &mut contenders, log);
         for row in &comparison.results {
             let thousands = |rate: f64| rate / row.size as f64 / 1e3;
@@ -209,7 +207,7 @@ impl<'a> Course<'a> {
 
     /// Processor time of two waiting processes, by link.
     fn idle(&self, links: &[&str], log: &mut Log<'_>) {
-        let seconds = if self.setting.is_tried() { 1 } else { 3 };
+        let seconds = self.setting.tried_or(1, 3);
         for (ours, link) in self.ours(links).iter().zip(links) {
             let (ours, ratio) = match ours.idle_share(seconds) {
                 Ok(share) => (

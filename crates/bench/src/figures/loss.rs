@@ -12,10 +12,9 @@ const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
 /// All figures under loss.
 pub(super) fn loss(setting: &Setting, log: &mut Log<'_>) {
     const TITLE: &str = "under loss";
-    let tried = setting.is_tried();
     let plan = Plan {
-        bytes: if tried { 1 << 20 } else { 64 << 20 },
-        trips: if tried { 20 } else { 5000 },
+        bytes: setting.tried_or(1 << 20, 64 << 20),
+        trips: setting.tried_or(20, 5000),
         // Each turn already moves many bytes and makes many round trips, and TCP takes most of a minute for it.
         rounds: 1,
         losses: vec![0.01, 0.05],

@@ -36,11 +36,7 @@ fn sizes(setting: &Setting) -> Vec<usize> {
         4 << 20,
         64 << 20,
     ];
-    let largest = if setting.is_tried() {
-        4 << 10
-    } else {
-        usize::MAX
-    };
+    let largest = setting.tried_or(4 << 10, usize::MAX);
     all.into_iter().filter(|&size| size <= largest).collect()
 }
 

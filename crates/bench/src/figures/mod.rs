@@ -55,6 +55,11 @@ impl Setting {
         self.round_trips < 1000
     }
 
+    /// The first where the benchmark is only tried, else the second.
+    fn tried_or<T>(&self, tried: T, usual: T) -> T {
+        if self.is_tried() { tried } else { usual }
+    }
+
     /// Ours over the link of that name, in the hosts of a testbed.
     fn ours(&self, link: &str, testbed: &Testbed) -> Ours {
         let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
@@ -343,12 +348,7 @@ fn testbed(hosts: usize, bits_per_second: Option<u64>, mtu_bytes: u32) -> Result
     contest::testbed(hosts, rate, mtu_bytes).map_err(|error| error.to_string())
 }
 
-/// A time as figures show it, with the contender's name.
-fn micros(standing: &Standing) -> String {
-    stands(standing, "us")
-}
-
-/// A contender's number as figures show it.
+/// A contender's number as figures show it, with its name.
 fn stands(standing: &Standing, unit: &str) -> String {
     let result = standing.result.as_ref().map_err(String::as_str);
     shown(&standing.name, result, unit)

@@ -123,13 +123,9 @@ struct Course<'a> {
 impl Course<'_> {
     /// Of one client; both ends wait in the kernel.
     fn each(&self, shape: Shape) -> Plan {
-        let seconds = match self.setting.is_tried() {
-            true => 0.05,
-            false => SECONDS,
-        };
         Plan {
             congestion: Some(self.control.to_owned()),
-            ..Plan::of(shape, seconds)
+            ..Plan::of(shape, self.setting.tried_or(0.05, SECONDS))
         }
     }
 
@@ -146,10 +142,8 @@ impl Course<'_> {
     }
 
     fn sizes(&self, all: &[usize]) -> Vec<usize> {
-        match self.setting.is_tried() {
-            true => vec![all[0], LARGE_BYTES],
-            false => all.to_vec(),
-        }
+        let few = [all[0], LARGE_BYTES];
+        self.setting.tried_or(&few[..], all).to_vec()
     }
 
     /// What a series finds; if it fails, that takes the place of its figures.
@@ -214,10 +208,7 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
             .map(|one| one.mbits)
             .map_err(|error| error.to_string())
     };
-    let copied = match course.setting.is_tried() {
-        true => COPIED_BYTES >> 8,
-        false => COPIED_BYTES,
-    };
+    let copied = course.setting.tried_or(COPIED_BYTES >> 8, COPIED_BYTES);
     let copy = || {
         let messages = copied / LARGE_BYTES as u64;
         let copied = limits::copy::burst(machine::two_cpus(), LARGE_BYTES, messages);
@@ -238,11 +229,7 @@ fn beside_a_copy(course: &Course<'_>, log: &mut Log<'_>) {
 
 /// Aggregates of many clients, and their slowest requests.
 fn many_clients(course: &Course<'_>, log: &mut Log<'_>) {
-    let clients = if course.setting.is_tried() {
-        3
-    } else {
-        CLIENTS
-    };
+    let clients = course.setting.tried_or(3, CLIENTS);
     let series = |shape, paths: &[Path]| Series {
         sizes: course.sizes(&SIZES_OF_MANY),
         clients: vec![clients],

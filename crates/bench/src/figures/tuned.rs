@@ -5,7 +5,7 @@ use std::time::Duration;
 use tsumuji_node::{LinkSpec, Tuning};
 
 use super::messages::{exchanged, ours};
-use super::{Log, Setting, Wanted, micros};
+use super::{Log, Setting, Wanted, stands};
 use crate::exchange::{Kind, Plan};
 use crate::stats::size_name;
 use crate::thresholds::{self, Wishes};
@@ -35,7 +35,7 @@ pub(super) fn tuned(setting: &Setting, log: &mut Log<'_>) {
         ));
         let wishes = Wishes {
             rounds: setting.rounds,
-            time: Duration::from_millis(if setting.is_tried() { 1 } else { 50 }),
+            time: Duration::from_millis(setting.tried_or(1, 50)),
         };
         let measure = &mut |plan: &Plan| exchanged(setting, link, plan);
         let found = match thresholds::find(wishes, measure, &mut |_| {}) {
@@ -71,11 +71,8 @@ fn compare(
     log: &mut Log<'_>,
 ) {
     let usual = Plan::new(kind, size);
-    let iterations = if setting.is_tried() {
-        usual.iterations.min(setting.round_trips)
-    } else {
-        LONGER * usual.iterations
-    };
+    let few = usual.iterations.min(setting.round_trips);
+    let iterations = setting.tried_or(few, LONGER * usual.iterations);
     let plans = [tuning, Tuning::default()].map(|tuning| Plan {
         iterations,
         spin: false, // as programs wait, and as the thresholds were measured
@@ -91,8 +88,8 @@ fn compare(
     };
     log.add(
         format!("{link} {name}, {}", size_name(size)),
-        micros(&standings[0]),
-        micros(&standings[1]),
+        stands(&standings[0], "us"),
+        stands(&standings[1], "us"),
         standings[0].ratio_to(&standings[1]),
         Wanted::AtMost(SLOWEST),
     );
