@@ -3,6 +3,8 @@
 //! Called by `contest`; `figures` opens ends by it, too. The ends are opened for each measurement and closed again, because our endpoints use the
 //! same interfaces next.
 
+use std::io;
+
 use tsumuji_link::Link;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
@@ -85,15 +87,10 @@ pub(crate) fn ends<L: Send, E: std::fmt::Display>(
     places: &[Place],
     open: impl Fn(&Place) -> Result<L, E> + Sync,
 ) -> Result<Vec<L>, String> {
-    struct Failure(String);
-    impl From<std::io::Error> for Failure {
-        fn from(error: std::io::Error) -> Self {
-            Self(error.to_string())
-        }
-    }
     let open = |place: &Place| {
-        let opened = place.enter(|| open(place).map_err(|error| Failure(error.to_string())));
-        opened.map_err(|Failure(reason)| reason)
+        let opened =
+            place.enter(|| open(place).map_err(|error| io::Error::other(error.to_string())));
+        opened.map_err(|error| error.to_string())
     };
     // All at once: some devices have a link only when both ends are open.
     std::thread::scope(|scope| {

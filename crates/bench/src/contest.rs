@@ -310,7 +310,9 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
             if !matches!(op, Op::Pingpong | Op::Burst | Op::Gather) {
                 return Contender::absent("TCP", no_such(op));
             }
-            let control = congestion_control();
+            // The kernel's default.
+            let control = machine::line_of("/proc/sys/net/ipv4/tcp_congestion_control");
+            let control = control.unwrap_or_default();
             Contender::new(format!("TCP ({control})"), |job| {
                 bare_tcp(&places(ground, job), job)
             })
@@ -372,13 +374,6 @@ fn places(ground: &Ground, job: &Job) -> Vec<Place> {
         return vec![here; job.nodes];
     }
     ground.places.iter().take(job.nodes).cloned().collect()
-}
-
-/// The default congestion control of the kernel's TCP, which affects streams.
-fn congestion_control() -> String {
-    let path = "/proc/sys/net/ipv4/tcp_congestion_control";
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.trim().to_owned()
 }
 
 /// One cache line that two cores pass to each other: no message through shared memory takes less.

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{BYTES_MAX, CLIENTS_MAX, Path, Plan, Server, Shape, StreamError, multiplexed};
+use crate::machine;
 use crate::stats::RoundTrips;
 
 /// A stream is written in pieces of its size, and read by as much.
@@ -111,11 +111,6 @@ fn read_exact(stream: &mut dyn Stream, bytes: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-fn cpu_now() -> f64 {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
-}
-
 /// Waits until the other end of standard input is closed: all may begin.
 fn wait_to_begin() -> io::Result<()> {
     io::stdin().read_to_end(&mut Vec::new()).map(drop)
@@ -183,7 +178,7 @@ fn server(plan: &Plan, listen: &Listen) -> Result<Found, StreamError> {
     }
     tell("accepted")?;
     wait_to_begin()?;
-    let (cpu, began) = (cpu_now(), Instant::now());
+    let (cpu, began) = (machine::process_cpu(), Instant::now());
     let served: Vec<io::Result<Served>> = if plan.server == Server::Epoll {
         vec![multiplexed::answer_all(plan, &mut streams, began)]
     } else {
@@ -210,7 +205,7 @@ fn server(plan: &Plan, listen: &Listen) -> Result<Found, StreamError> {
     Ok(Found {
         messages: served.iter().map(|one| one.messages).sum(),
         seconds: (last.unwrap_or_default() - first.unwrap_or_default()).as_secs_f64(),
-        cpu_seconds: cpu_now() - cpu,
+        cpu_seconds: (machine::process_cpu() - cpu).as_secs_f64(),
         ..Found::default()
     })
 }
@@ -312,7 +307,7 @@ fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
     if plan.spins {
         stream.set_spinning()?;
     }
-    let (cpu, began) = (cpu_now(), Instant::now());
+    let (cpu, began) = (machine::process_cpu(), Instant::now());
     let until = Duration::from_secs_f64(plan.seconds.clamp(0.01, 600.0));
     let mut message: Vec<u8> = (0..plan.bytes).map(|place| place as u8).collect();
     let sent = message.clone();
@@ -355,7 +350,7 @@ fn client(plan: &Plan, address: &str) -> Result<Found, StreamError> {
     Ok(Found {
         messages,
         seconds: now.as_secs_f64(),
-        cpu_seconds: cpu_now() - cpu,
+        cpu_seconds: (machine::process_cpu() - cpu).as_secs_f64(),
         p50: halves * half.p50,
         p99: halves * half.p99,
     })

@@ -259,7 +259,7 @@ pub struct Crossover {
 }
 
 /// Everything that was measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Measured {
     /// By sizes, then by ways.
     pub cells: Vec<Cell>,
@@ -301,13 +301,7 @@ pub fn run(
     let is_over = || is_stopped() || !(alive.borrow_mut())();
     let _pinned = Pinned::to_first();
     let mut sender = Sender::new(&file, writing.into(), &is_over)?;
-    let mut measured = Measured {
-        cells: Vec::new(),
-        registration: Vec::new(),
-        crossovers: Vec::new(),
-        refused: Vec::new(),
-        zero_copies: ZeroCopies::default(),
-    };
+    let mut measured = Measured::default();
     for &bytes in &plan.sizes {
         measured.registration.push(registration(bytes)?);
         let ways = plan.ways.iter();
