@@ -21,7 +21,7 @@ use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
 use tsumuji_bench::machine::Machine;
 use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
-use tsumuji_bench::stats::size_name;
+use tsumuji_bench::stats::{counted, size_name};
 use tsumuji_bench::stop;
 use tsumuji_bench::table::{aligned, cell};
 use tsumuji_node::LinkSpec;
@@ -300,11 +300,9 @@ fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
 
 /// The expected duration of so many measurements of so many seconds.
 fn expected(count: usize, seconds_each: f64) -> String {
-    let minutes = (count as f64 * seconds_each / 60.0).ceil();
-    format!(
-        "{count} measurements, about {minutes:.0} {}",
-        if minutes > 1.0 { "minutes" } else { "minute" }
-    )
+    let minutes = (count as f64 * seconds_each / 60.0).ceil() as usize;
+    let minutes = counted(minutes, "minute", "s");
+    format!("{count} measurements, about {minutes}")
 }
 
 fn cables(limit: Option<Rate>) -> String {

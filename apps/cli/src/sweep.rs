@@ -359,14 +359,9 @@ pub(crate) fn draw(
     all: &[Swept],
     paper: &[Line],
 ) -> Result<String, PlotError> {
-    let mut lines: Vec<Line> = all
-        .iter()
-        .map(|swept| Line {
-            name: swept.way.clone(),
-            points: (swept.cells.iter())
-                .filter_map(|cell| Some((cell.value as f64, cell.mean_seconds()?)))
-                .collect(),
-        })
+    let point = |cell: &Cell| Some((cell.value as f64, cell.mean_seconds()?));
+    let mut lines: Vec<Line> = (all.iter())
+        .map(|swept| Line::new(&swept.way, swept.cells.iter().filter_map(point)))
         .collect();
     lines.extend(paper.iter().cloned());
     plot::over_counts(title, variable.name(), "seconds", &lines)

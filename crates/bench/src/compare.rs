@@ -476,10 +476,7 @@ impl Comparison {
                 let numbers = row.contenders.get(index)?.numbers.as_ref()?;
                 Some((row.size as f64, height(numbers)))
             });
-            Line {
-                name: cell.name.clone(),
-                points: points.collect(),
-            }
+            Line::new(&cell.name, points)
         });
         lines.filter(|line| !line.points.is_empty()).collect()
     }

@@ -30,6 +30,16 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+impl Line {
+    /// A line of that name through these points.
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self {
+            name: name.into(),
+            points: points.into_iter().collect(),
+        }
+    }
+}
+
 /// Why there is no plot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

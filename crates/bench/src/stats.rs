@@ -117,6 +117,14 @@ impl Rounds {
     }
 }
 
+/// So many of them in words: `1 worker`, `2 workers`.
+pub fn counted(count: usize, what: &str, ending: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}{ending}"),
+    }
+}
+
 /// A message size in readable units: `1.5 KiB`, `64 MiB`.
 pub fn size_name(bytes: usize) -> String {
     match bytes {

@@ -10,6 +10,7 @@ use tsumuji_bench::contest::{self, Ground, Ours, Peer, testbed};
 use tsumuji_bench::exchange::Side;
 use tsumuji_bench::limits::place::Place;
 use tsumuji_bench::ops::Op;
+use tsumuji_bench::stats::counted;
 use tsumuji_bench::{plot, stop, table};
 
 use tsumuji_node::{ClusterFile, HostNode, LinkSpec};
@@ -165,7 +166,7 @@ fn run(op: Op, args: &Args, how: How, inside: bool) -> Outcome {
         }
     };
     let sizes = match (&args.sizes, &args.size[..]) {
-        (Some(sizes), _) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
+        (Some(sizes), _) => Sizes::of_all(sizes),
         (None, []) if op.is_pair() => vec![SIZE],
         (None, []) => SIZES.to_vec(),
         (None, sizes) => sizes.to_vec(),
@@ -188,12 +189,11 @@ fn run(op: Op, args: &Args, how: How, inside: bool) -> Outcome {
     };
     let (mut talk, machine) = Talk::begin(args.json);
     talk.say(&format!(
-        "{} among {} nodes over {}, {} {} in turn; {}",
+        "{} among {} nodes over {}, {} in turn; {}",
         plan.op,
         plan.nodes,
         stage.ours.link,
-        plan.rounds,
-        if plan.rounds == 1 { "round" } else { "rounds" },
+        counted(plan.rounds, "round", "s"),
         match stage.ours.spins {
             _ if plan.nodes > machine.cores =>
                 "nodes outnumber cores: all give their core away when idle",

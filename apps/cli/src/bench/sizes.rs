@@ -18,6 +18,13 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
+impl Sizes {
+    /// All of several.
+    pub(crate) fn of_all(all: &[Self]) -> Vec<usize> {
+        all.iter().flat_map(|sizes| sizes.0.clone()).collect()
+    }
+}
+
 impl std::str::FromStr for Sizes {
     type Err = String;
 

@@ -12,7 +12,7 @@ use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
 use tsumuji_bench::limits::place::of_testbed;
 use tsumuji_bench::peers::petsc::{Petsc, Solved};
-use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::stats::{Rounds, counted};
 use tsumuji_bench::{report, stop, table};
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
@@ -291,10 +291,7 @@ fn counts(most: u16) -> impl Iterator<Item = u16> {
 }
 
 fn of(processes: u16) -> String {
-    format!(
-        "{processes} process{}",
-        if processes == 1 { "" } else { "es" }
-    )
+    counted(processes.into(), "process", "es")
 }
 
 /// Writes the system for both.

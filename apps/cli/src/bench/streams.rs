@@ -177,7 +177,7 @@ fn run(
     (clients, server): (&[usize], Server),
     sizes: &[usize],
 ) -> Outcome {
-    let mut list: Vec<usize> = args.size.iter().flat_map(|sizes| sizes.0.clone()).collect();
+    let mut list = Sizes::of_all(&args.size);
     if list.is_empty() {
         list.extend(sizes);
     }
@@ -319,17 +319,12 @@ pub(crate) fn lines(rows: &[Row], paths: &[Path], over_clients: bool, part: Part
             for &bytes in &sizes {
                 let those = rows.iter().filter(|row| row.bytes == bytes);
                 let point = |row: &Row| Some((row.clients as f64, row.median(path, part)?));
-                lines.push(Line {
-                    name: format!("{}, {}", path.name(), size_name(bytes)),
-                    points: those.filter_map(point).collect(),
-                });
+                let name = format!("{}, {}", path.name(), size_name(bytes));
+                lines.push(Line::new(name, those.filter_map(point)));
             }
         } else {
             let point = |row: &Row| Some((row.bytes as f64, row.median(path, part)?));
-            lines.push(Line {
-                name: path.name().to_owned(),
-                points: rows.iter().filter_map(point).collect(),
-            });
+            lines.push(Line::new(path.name(), rows.iter().filter_map(point)));
         }
     }
     lines

@@ -87,12 +87,8 @@ pub(super) fn run(args: &Args) -> Outcome {
     let refused = |why: String| anyhow!("{}: {why}", args.of);
     description.check(&setting).map_err(refused)?;
     let variants = chosen(&description, args)?;
-    let sizes: Vec<u64> = args
-        .sizes
-        .iter()
-        .flat_map(|sizes| &sizes.0)
-        .map(|size| *size as u64)
-        .collect();
+    let sizes = Sizes::of_all(&args.sizes);
+    let sizes: Vec<u64> = sizes.into_iter().map(|size| size as u64).collect();
     let sends: Vec<Send> = sizes
         .iter()
         .flat_map(|bytes| variants.iter().map(|variant| (variant, *bytes)))
@@ -102,11 +98,10 @@ pub(super) fn run(args: &Args) -> Outcome {
         output::print_json(&report(args, &description, &setting, &sends));
         return Ok(DONE);
     }
-    let mut text = in_columns(&description.title);
-    text.push('\n');
+    let prose = |line: &str| in_columns(line) + "\n";
+    let mut text = prose(&description.title);
     for line in &description.assumed {
-        text.push_str(&in_columns(&format!("assumed: {line}")));
-        text.push('\n');
+        text += &prose(&format!("assumed: {line}"));
     }
     if sizes.len() == 1 {
         sends.iter().for_each(|send| text.push_str(&stages(send)));
@@ -114,19 +109,17 @@ pub(super) fn run(args: &Args) -> Outcome {
         text.push_str(&over_sizes(&sends));
     }
     for (what, bytes) in crossovers(&description, &setting) {
-        text.push_str(&in_columns(&format!("{what}: {bytes} B")));
-        text.push('\n');
+        text += &prose(&format!("{what}: {bytes} B"));
     }
     let beside = description.beside();
     if !beside.is_empty() && setting == Setting::default() {
         text.push_str(&compared(&beside));
     }
     if let Some(improved) = forecast(&description, variants[0], sizes[0], &setting) {
-        text.push_str(&in_columns(&format!(
+        text += &prose(&format!(
             "improved as foreseen: {:.3} us, {:.1} MB/s",
             improved.total_us, improved.bandwidth
-        )));
-        text.push('\n');
+        ));
     }
     output::print_text(&text);
     Ok(DONE)

@@ -66,11 +66,7 @@ impl Drop for Interface {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
-    let sizes: Vec<usize> = args
-        .sizes
-        .iter()
-        .flat_map(|sizes| sizes.0.clone())
-        .collect();
+    let sizes = Sizes::of_all(&args.sizes);
     ensure!(
         sizes.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
         "--sizes: accepted are 1 byte to {}",
@@ -293,13 +289,12 @@ fn crossover(one: &Crossover) -> String {
 }
 
 fn lines(cells: &[Cell]) -> Vec<Line> {
-    let line = |way: Way| Line {
-        name: way.name().to_owned(),
-        points: cells
-            .iter()
-            .filter(|cell| cell.way == way.name() && cell.is_measured())
-            .map(|cell| (cell.bytes as f64, cell.bandwidth))
-            .collect(),
+    let line = |way: Way| {
+        let own = (cells.iter()).filter(|cell| cell.way == way.name() && cell.is_measured());
+        Line::new(
+            way.name(),
+            own.map(|cell| (cell.bytes as f64, cell.bandwidth)),
+        )
     };
     Way::all().map(line).collect()
 }

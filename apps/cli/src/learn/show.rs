@@ -174,21 +174,13 @@ pub(super) fn history(run: &Run, outcome: &Outcome) -> String {
 
 /// Draws the gradient's norm over time.
 pub(super) fn draw(run: &Run, outcome: &Outcome) -> Result<String, PlotError> {
-    let points = |value: fn(&Moment) -> f64| {
+    let line = |name: &str, value: fn(&Moment) -> f64| {
         let moments = outcome.history.iter();
-        moments
-            .map(|moment| (moment.seconds, value(moment)))
-            .collect()
+        plot::Line::new(name, moments.map(|one| (one.seconds, value(one))))
     };
     let lines = [
-        plot::Line {
-            name: "loss".to_owned(),
-            points: points(|moment| moment.loss),
-        },
-        plot::Line {
-            name: "gradient".to_owned(),
-            points: points(|moment| moment.gradient_norm),
-        },
+        line("loss", |moment| moment.loss),
+        line("gradient", |moment| moment.gradient_norm),
     ];
     let title = format!("{} of {}, {} {}", run.model, run.data, run.mode, run.method);
     plot::over_time(&title, "loss, norm of the gradient (scaled data)", &lines)

@@ -440,14 +440,10 @@ fn over_sizes(ways: &[(String, Vec<Send>)]) -> String {
 }
 
 fn drawn(ways: &[(String, Vec<Send>)]) -> Vec<Line> {
-    let line = |(name, sends): &(String, Vec<Send>)| Line {
-        name: name.clone(),
-        points: sends
-            .iter()
-            .map(|send| (send.bytes as f64, send.bandwidth))
-            .collect(),
-    };
-    ways.iter().map(line).collect()
+    let point = |send: &Send| (send.bytes as f64, send.bandwidth);
+    ways.iter()
+        .map(|(name, sends)| Line::new(name, sends.iter().map(point)))
+        .collect()
 }
 
 /// Every stage, one a line.

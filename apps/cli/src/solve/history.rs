@@ -65,10 +65,8 @@ impl History {
     /// Draws the residual over time.
     pub(super) fn draw(&self, title: &str) -> Result<String, PlotError> {
         let points = self.0.iter().filter(|one| one.residual.is_finite());
-        let line = plot::Line {
-            name: "residual (the last one is verified)".to_owned(),
-            points: points.map(|one| (one.seconds, one.residual)).collect(),
-        };
+        let points = points.map(|one| (one.seconds, one.residual));
+        let line = plot::Line::new("residual (the last one is verified)", points);
         plot::over_time(title, "relative residual", &[line])
     }
 }

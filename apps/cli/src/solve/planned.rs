@@ -2,6 +2,7 @@
 
 use anyhow::ensure;
 use serde::Serialize;
+use tsumuji_bench::stats::counted;
 use tsumuji_bench::table::cell;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
@@ -125,10 +126,8 @@ pub(super) fn text(plan: &Plan) -> String {
         } else if best == plan.workers.last().map_or(1, |at| at.workers) {
             format!("  {name}: each doubling helps up to {best}\n")
         } else {
-            format!(
-                "  {name}: the time rises beyond {best} worker{}\n",
-                if best == 1 { "" } else { "s" }
-            )
+            let best = counted(best, "worker", "s");
+            format!("  {name}: the time rises beyond {best}\n")
         }
     };
     let krylov = rises("cg or gmres", plan.krylov_best, |at| at.krylov);

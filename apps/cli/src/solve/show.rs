@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
+use tsumuji_bench::stats::counted;
 use tsumuji_bench::table::report;
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
@@ -245,11 +246,7 @@ pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
         Some(threads) if threads > 1 => format!(" of {threads} threads"),
         _ => String::new(),
     };
-    let workers = format!(
-        "{} worker{}{each}",
-        run.workers,
-        if run.workers == 1 { "" } else { "s" }
-    );
+    let workers = counted(run.workers, "worker", "s") + &each;
     let where_to = run
         .link
         .as_ref()

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Log, Setting, Wanted};
 use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
 use crate::peers::petsc::Petsc;
-use crate::stats::Rounds;
+use crate::stats::{Rounds, counted};
 use crate::versus::median_ratio;
 use crate::{machine, report, stop};
 
@@ -167,11 +167,7 @@ fn iterations(
             limit.median,
             limit.spread_percent() / 2.0
         );
-        let name = format!(
-            "dense iteration, {} worker{}",
-            index + 1,
-            if index == 0 { "" } else { "s" }
-        );
+        let name = format!("dense iteration, {}", counted(index + 1, "worker", "s"));
         let ratio = median_ratio(&one.rates, &one.limits);
         log.add(name, ours, beside, ratio, Wanted::AtLeast(0.90));
     }
@@ -290,10 +286,7 @@ fn beside_petsc(
         }
         for (method, seconds, laps) in methods {
             let theirs = Rounds::of(&seconds).median;
-            let name = format!(
-                "dense solve, {ranks} process{}",
-                if ranks == 1 { "" } else { "es" }
-            );
+            let name = format!("dense solve, {}", counted(ranks, "process", "es"));
             log.add(
                 name,
                 format!("{ours:.3} s"),

@@ -46,20 +46,18 @@ pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
 
 /// The paper's numbers of a figure that has them, to be drawn beside ours.
 pub(super) fn lines(figure: Figure) -> Vec<Line> {
-    let line = |name: &str, points: &[(f64, f64)]| Line {
-        name: format!("{name} (paper, n = 30000, 4 workers)"),
-        points: points.to_vec(),
-    };
-    let udp = line("UDP", &[(1.0, 7.122), (120.0, 4.924)]);
-    let dpdk = line("DPDK", &[(1.0, 4.450), (4.0, 4.404)]);
+    let line =
+        |name: &str, points| Line::new(format!("{name} (paper, n = 30000, 4 workers)"), points);
+    let udp = line("UDP", [(1.0, 7.122), (120.0, 4.924)]);
+    let dpdk = line("DPDK", [(1.0, 4.450), (4.0, 4.404)]);
     match figure.name() {
         "relax-fig5.3" | "relax-fig5.4" => vec![udp],
         "relax-fig5.9" => vec![dpdk],
         "relax-fig6.1" => vec![udp, dpdk],
-        "relax-table5.1" => vec![Line {
-            name: "one thread (paper)".to_owned(),
-            points: vec![(10_000.0, 2.147), (20_000.0, 8.589), (30_000.0, 19.35)],
-        }],
+        "relax-table5.1" => vec![Line::new(
+            "one thread (paper)",
+            [(10_000.0, 2.147), (20_000.0, 8.589), (30_000.0, 19.35)],
+        )],
         _ => Vec::new(),
     }
 }

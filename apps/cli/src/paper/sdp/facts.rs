@@ -1,6 +1,7 @@
 //! What SDP's text says of each figure (its drawings have no numbers), and what of ours stands beside it.
 
 use tsumuji_bench::plot::Line;
+use tsumuji_bench::stats::counted;
 use tsumuji_bench::streams::{Part, Path, Row};
 use tsumuji_bench::table::{cell, number};
 
@@ -57,11 +58,8 @@ pub(super) fn statements(figure: Figure, rows: &[Row]) -> Vec<Statement> {
 pub(super) fn lines(figure: Figure) -> Vec<Line> {
     let at = |x: f64, values: [f64; 3]| -> Vec<Line> {
         let both = THREE.iter().zip(values);
-        both.map(|((name, _), value)| Line {
-            name: format!("{name} (paper)"),
-            points: vec![(x, value)],
-        })
-        .collect()
+        both.map(|((name, _), value)| Line::new(format!("{name} (paper)"), [(x, value)]))
+            .collect()
     };
     match figure.name() {
         "sdp-fig3" => at(1.0, [24.8, 33.2, 21.6]),
@@ -306,10 +304,7 @@ fn ratio(row: &Row, part: Part, of: Path, over: Path) -> Option<f64> {
 }
 
 fn latency_ratio(row: &Row, paper: &'static str, of: Path, over: Path) -> Statement {
-    let clients = match row.clients {
-        1 => "1 client".to_owned(),
-        clients => format!("{clients} clients"),
-    };
+    let clients = counted(row.clients, "client", "s");
     (
         format!("{clients}: latency of {} over {}", of.name(), over.name()),
         paper,

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::Line;
-use tsumuji_bench::stats::size_name;
+use tsumuji_bench::stats::{counted, size_name};
 use tsumuji_bench::streams::{
     self, BYTES_MAX, CLIENTS_MAX, Measured, Part, Path, Row, Series, Shape,
 };
@@ -149,10 +149,7 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         "{}; {}; TCP: {congestion}, no delay; {} in turn",
         figure.heading(),
         cables(rate),
-        match plan.series.rounds {
-            1 => "1 round".to_owned(),
-            rounds => format!("{rounds} rounds"),
-        }
+        counted(plan.series.rounds, "round", "s")
     ));
     plan.series.paths = ground.paths.clone();
     plan.series.each.congestion = Some(congestion);
