@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
 use tsumuji_bench::machine;
@@ -164,17 +165,18 @@ fn hints(virtual_machine: bool) -> Vec<Hint> {
                 .map(|bytes| buffer_hint(name, bytes)),
         );
     }
-    let memlock = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     // Neither shm nor udp locks memory; the probes of raw Ethernet report their own needs.
-    hints.push(Hint::fine(
-        "memlock",
-        memlock.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
-    ));
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    hints.push(Hint::fine(
-        "open files",
-        files.map_or_else(|| "unlimited".to_owned(), |count| count.to_string()),
-    ));
+    for (what, resource, unit) in [
+        ("memlock", Resource::Memlock, " bytes"),
+        ("open files", Resource::Nofile, ""),
+    ] {
+        let limit = getrlimit(resource).current;
+        let unlimited = || "unlimited".to_owned();
+        hints.push(Hint::fine(
+            what,
+            limit.map_or_else(unlimited, |limit| format!("{limit}{unit}")),
+        ));
+    }
     hints
 }
 

@@ -15,8 +15,8 @@ use tsumuji_learn::data::{self, Reading};
 use tsumuji_learn::gossip::RunError;
 use tsumuji_learn::report::{Outcome as Learned, Reason};
 use tsumuji_learn::{
-    Average, Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, Score,
-    SgdConfig, single,
+    Average, Kind, LearnConfig, Method, Mode, Model, Preparation, Problem, Schedule, SgdConfig,
+    single,
 };
 use tsumuji_node::Executor;
 
@@ -225,10 +225,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         args.data.display()
     );
     let train_score = is_usable.then(|| problem.score(&learned.theta));
-    let test_score = match (&model, &test) {
-        (Some(model), Some(test)) => score(model, test),
-        _ => None,
-    };
+    let both = model.as_ref().zip(test.as_ref());
+    let test_score =
+        both.and_then(|(model, test)| model.score(&test.features, test.targets.as_ref()?).ok());
     let kept = match (&args.model, &model) {
         (Some(path), Some(model)) => PendingFile::create(path)
             .and_then(|file| file.write(&model.to_json()))
@@ -248,7 +247,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         rows,
         columns,
         workers,
-        link: link_name(&args, cluster.as_ref()),
+        link: (args.mode.mode()).map(|_| args.team.link_name(cluster.as_ref())),
         load_seconds,
         tol: config.tol,
         loss_factor: problem.loss_factor(),
@@ -294,11 +293,6 @@ fn is_loss(error: &anyhow::Error) -> bool {
         error,
         Some(RunError::AllLost { .. } | RunError::WorkerLost { .. } | RunError::Stuck)
     )
-}
-
-/// Name of the link; `None`: nothing is sent.
-fn link_name(args: &Args, cluster: Option<&Cluster<'_>>) -> Option<String> {
-    args.mode.mode().map(|_| args.team.link_name(cluster))
 }
 
 /// Prints what came of it.
@@ -355,10 +349,6 @@ fn read_test(
         })?;
     }
     Ok(Some(test))
-}
-
-fn score(model: &Model, data: &data::Data) -> Option<Score> {
-    model.score(&data.features, data.targets.as_ref()?).ok()
 }
 
 fn config(args: &Args) -> LearnConfig {

@@ -134,7 +134,7 @@ pub struct Job {
 }
 
 /// Result of one measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Wall-clock time of all repetitions, as node 0 sees it.
     pub seconds: f64,
@@ -163,11 +163,7 @@ impl Sample {
         Self {
             seconds: span.as_secs_f64(),
             cpu_seconds: cpu.as_secs_f64(),
-            half_rtt_us: None,
-            receive_drops: None,
-            retransmitted_frames: None,
-            iterations: None,
-            ends: None,
+            ..Self::default()
         }
     }
 

@@ -133,11 +133,15 @@ impl Testbed {
     /// The testbed of that name, if it exists (or is being built, or half removed).
     pub fn find(name: &Name) -> Result<Option<Self>, CommandError> {
         let found = mark::switch_mark(name)?;
-        Ok(found.map(|switch| Self {
-            name: name.clone(),
-            hosts: (0..switch.hosts).map(|id| Host::new(name, id)).collect(),
+        Ok(found.map(|switch| Self::kept(name.clone(), switch.hosts)))
+    }
+
+    fn kept(name: Name, hosts: u16) -> Self {
+        Self {
+            hosts: (0..hosts).map(|id| Host::new(&name, id)).collect(),
+            name,
             is_kept: true,
-        }))
+        }
     }
 
     /// All testbeds of this machine, by name, each with the process that removes it at its end: `None` if it was kept, `Some((pid, false))` if that
@@ -145,13 +149,8 @@ impl Testbed {
     pub fn list() -> Vec<(Self, Option<(u32, bool)>)> {
         let found = mark::all().into_iter();
         let listed = found.map(|(name, switch)| {
-            let testbed = Self {
-                hosts: (0..switch.hosts).map(|id| Host::new(&name, id)).collect(),
-                name,
-                is_kept: true,
-            };
             let holder = switch.holder.map(|holder| (holder.pid, holder.lives()));
-            (testbed, holder)
+            (Self::kept(name, switch.hosts), holder)
         });
         listed.collect()
     }

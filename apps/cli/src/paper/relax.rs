@@ -6,7 +6,7 @@
 mod facts;
 mod simulated;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
@@ -359,7 +359,8 @@ fn one(
                 words.extend(["--executor", "rtc"]);
             }
             words.extend(["--open", "--hosts"]);
-            return child([&words[..], &[path(&file)]].concat(), None);
+            let file = file.to_string_lossy(); // a temporary folder's name, and ours
+            return child([&words[..], &[&*file]].concat(), None);
         }
     }
     child(&words, None)
@@ -369,10 +370,6 @@ fn one(
 fn shares_cores(workers: usize) -> bool {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     2 * workers + 1 > cores
-}
-
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap_or_default() // a temporary folder's name, and ours
 }
 
 /// Tables 2.1 and 2.2: bytes of a size a second, by the kernel's sockets and by links without engine.

@@ -182,7 +182,7 @@ pub struct Plan {
 }
 
 /// One way at one size: medians of messages, in microseconds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Cell {
     /// The way.
     pub way: &'static str,
@@ -379,12 +379,7 @@ impl Cell {
         Self {
             way: way.name(),
             bytes,
-            sent_us: Vec::new(),
-            received_us: Vec::new(),
-            bandwidth: 0.0,
-            received_bandwidth: 0.0,
-            messages: 0,
-            split: SplitUs::default(),
+            ..Self::default()
         }
     }
 }

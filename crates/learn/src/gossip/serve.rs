@@ -208,13 +208,9 @@ impl Driver {
         at.saturating_duration_since(now)
     }
 
-    fn has_tcp(&self) -> bool {
-        self.tcp.is_some()
-    }
-
     /// Sockets are not in the endpoint's wait.
     fn patience(&self, wait: Duration) -> Duration {
-        if self.has_tcp() { CONTENDED } else { wait }
+        if self.tcp.is_some() { CONTENDED } else { wait }
     }
 
     /// Has the thread step that is to do it.
