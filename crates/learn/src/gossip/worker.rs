@@ -76,8 +76,9 @@ pub(super) enum Step {
     Leave,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
+    #[default]
     Loading,
     /// All rows are here.
     Ready,
@@ -91,8 +92,9 @@ enum Phase {
 }
 
 /// The method's state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum State {
+    #[default]
     None,
     Newton {
         newton: Newton,
@@ -105,7 +107,7 @@ enum State {
     Sgd(Box<Sgd>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Worker {
     me: usize,
     is_corrupt: bool,
@@ -133,19 +135,9 @@ impl Worker {
         Self {
             me,
             is_corrupt,
-            phase: Phase::Loading,
-            setup: None,
-            share: None,
-            state: State::None,
-            averages: None,
-            exchange: Exchange::default(),
-            peers: Vec::new(),
-            ports: None,
-            accused: Vec::new(),
             random: fastrand::Rng::with_seed(me as u64),
             steps_per_poll: 1,
-            early: Vec::new(),
-            out: VecDeque::new(),
+            ..Self::default()
         }
     }
 
