@@ -204,6 +204,13 @@ impl Search<'_> {
         })
     }
 
+    /// What is chosen so far, with this value of one threshold.
+    fn with(&self, field: Field, value: usize) -> Tuning {
+        let mut tuning = self.tuning;
+        *field(&mut tuning) = value;
+        tuning
+    }
+
     /// Seconds of an exchange with each of these thresholds, by round.
     fn in_turn(
         &mut self,
@@ -242,11 +249,6 @@ impl Search<'_> {
         let default = *field(&mut Tuning::default());
         let mut lengths = Vec::new();
         for &size in sizes {
-            let with = |value| {
-                let mut tuning = self.tuning;
-                *field(&mut tuning) = value;
-                tuning
-            };
             // The default's way first.
             let (way, other) = if size < default {
                 (size + 1, size)
@@ -254,7 +256,8 @@ impl Search<'_> {
                 (size, size + 1)
             };
             let exchange = (kind, size, 0);
-            let times = self.in_turn(exchange, &[with(way), with(other)])?;
+            let tunings = [way, other].map(|value| self.with(field, value));
+            let times = self.in_turn(exchange, &tunings)?;
             let trial = Trial::new(
                 (threshold, other),
                 name_of(exchange),
@@ -286,11 +289,7 @@ impl Search<'_> {
     ) -> Result<(), ExchangeError> {
         let default = *field(&mut Tuning::default());
         let mut tunings = vec![self.tuning];
-        for value in values {
-            let mut tuning = self.tuning;
-            *field(&mut tuning) = *value;
-            tunings.push(tuning);
-        }
+        tunings.extend(values.iter().map(|value| self.with(field, *value)));
         if values.is_empty() {
             return Ok(());
         }

@@ -152,21 +152,15 @@ fn iterations(
     }
     for (index, one) in all.iter().enumerate() {
         let (limit, rate) = (Rounds::of(&one.limits), Rounds::of(&one.rates));
-        let ours = failure.as_ref().map_or_else(
-            || {
-                format!(
-                    "{:.2} GB/s (+-{:.0} %)",
-                    rate.median,
-                    rate.spread_percent() / 2.0
-                )
-            },
-            |reason| format!("- ({reason})"),
-        );
-        let beside = format!(
-            "{:.2} GB/s (+-{:.0} %, streaming read)",
-            limit.median,
-            limit.spread_percent() / 2.0
-        );
+        let told = |rates: &Rounds, how: &str| {
+            let spread = rates.spread_percent() / 2.0;
+            format!("{:.2} GB/s (+-{spread:.0} %{how})", rates.median)
+        };
+        let ours = match &failure {
+            None => told(&rate, ""),
+            Some(reason) => format!("- ({reason})"),
+        };
+        let beside = told(&limit, ", streaming read");
         let name = format!("dense iteration, {}", counted(index + 1, "worker", "s"));
         let ratio = median_ratio(&one.rates, &one.limits);
         log.add(name, ours, beside, ratio, Wanted::AtLeast(0.90));
@@ -222,7 +216,7 @@ fn laps_and_loss(setting: &Setting, folder: &Path, workers: usize, log: &mut Log
         let name = format!("residual with 20 % of frames dropped, {link}");
         let beside = format!("{TOLERANCE:e} (tolerance)");
         let options = format!("--workers {workers} --mode async --link {link} --loss {LOSS}");
-        match solve(setting, folder, &options) {
+        let (ours, ratio) = match solve(setting, folder, &options) {
             Ok(run) => {
                 let ours = format!(
                     "{:.2e} in {:.3} s, {:.0} laps{}",
@@ -231,19 +225,11 @@ fn laps_and_loss(setting: &Setting, folder: &Path, workers: usize, log: &mut Log
                     run.laps_max(),
                     if run.converged { "" } else { ", not converged" }
                 );
-                log.add(
-                    name,
-                    ours,
-                    beside,
-                    run.residual / TOLERANCE,
-                    Wanted::AtMost(1.0),
-                );
+                (ours, run.residual / TOLERANCE)
             }
-            Err(reason) => {
-                let ours = format!("- ({reason})");
-                log.add(name, ours, beside, f64::NAN, Wanted::AtMost(1.0));
-            }
-        }
+            Err(reason) => (format!("- ({reason})"), f64::NAN),
+        };
+        log.add(name, ours, beside, ratio, Wanted::AtMost(1.0));
     }
 }
 

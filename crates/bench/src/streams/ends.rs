@@ -218,6 +218,18 @@ pub(super) struct Served {
     pub(super) last: Duration,
 }
 
+impl Served {
+    /// What has come by now, if the first byte came `first` after the beginning.
+    pub(super) fn until_now(messages: u64, first: Option<Duration>, began: Instant) -> Self {
+        let last = began.elapsed();
+        Self {
+            messages,
+            first: first.unwrap_or(last),
+            last,
+        }
+    }
+}
+
 /// Serves one client to its end.
 fn answer(plan: &Plan, stream: &mut dyn Stream, began: Instant) -> io::Result<Served> {
     if plan.spins {
@@ -247,12 +259,7 @@ fn answer(plan: &Plan, stream: &mut dyn Stream, began: Instant) -> io::Result<Se
             }
         }
     };
-    let last = began.elapsed();
-    Ok(Served {
-        messages,
-        first: first.unwrap_or(last),
-        last,
-    })
+    Ok(Served::until_now(messages, first, began))
 }
 
 /// Answers one message of each connection, and closes it, until one brings none: each client ends with such a one.
@@ -271,12 +278,7 @@ fn answer_each(plan: &Plan, accepting: &Accepting, began: Instant) -> io::Result
         write_all(stream.as_mut(), &message)?;
         messages += 1;
     }
-    let last = began.elapsed();
-    Ok(Served {
-        messages,
-        first: first.unwrap_or(last),
-        last,
-    })
+    Ok(Served::until_now(messages, first, began))
 }
 
 fn connect(plan: &Plan, address: &str) -> io::Result<Box<dyn Stream>> {

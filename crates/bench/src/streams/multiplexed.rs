@@ -125,14 +125,10 @@ pub(super) fn answer_all(
             }
         }
     }
-    let last = began.elapsed();
     let count: u64 = all.iter().map(|one| one.count).sum();
-    Ok(Served {
-        messages: match plan.shape {
-            Shape::OneWay => count / plan.bytes as u64,
-            Shape::Requests | Shape::Connections => count,
-        },
-        first: first.unwrap_or(last),
-        last,
-    })
+    let messages = match plan.shape {
+        Shape::OneWay => count / plan.bytes as u64,
+        Shape::Requests | Shape::Connections => count,
+    };
+    Ok(Served::until_now(messages, first, began))
 }
