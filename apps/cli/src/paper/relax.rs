@@ -93,6 +93,15 @@ struct Plan {
 }
 
 impl Plan {
+    /// Rows, workers and elements of the run at this value.
+    fn at(&self, value: u64) -> (u64, usize, u64) {
+        match self.variable {
+            Variable::Elements => (self.rows, self.workers, value),
+            Variable::Workers => (self.rows, value as usize, self.elements),
+            Variable::Rows => (value, self.workers, self.elements),
+        }
+    }
+
     /// Longest frame between hosts.
     fn frame_bytes(&self) -> u32 {
         let is_jumbo = self.variable == Variable::Elements && self.values.iter().any(|e| *e > 180);
@@ -302,28 +311,16 @@ fn swept(plan: &Plan, talk: &mut Talk) -> anyhow::Result<Vec<Swept>> {
         _ => plan.workers,
     };
     let hosts = between.then(|| Hosts::up(most, plan.frame_bytes()));
-    let hosts = hosts.transpose();
-    let hosts = match hosts {
-        Ok(hosts) => hosts,
-        Err(error) => {
-            talk.say(&format!("without links between hosts: no testbed: {error}"));
-            None
-        }
-    };
+    let hosts = hosts.transpose().unwrap_or_else(|error| {
+        talk.say(&format!("without links between hosts: no testbed: {error}"));
+        None
+    });
     let names: Vec<String> = plan.ways.iter().map(|way| way.name()).collect();
     let sweep = Sweep {
         variable: plan.variable,
         values: plan.values.clone(),
     };
-    let mut measure = |way: usize, value: u64| {
-        let (mut rows, mut workers, mut elements) = (plan.rows, plan.workers, plan.elements);
-        match plan.variable {
-            Variable::Elements => elements = value,
-            Variable::Workers => workers = value as usize,
-            Variable::Rows => rows = value,
-        }
-        one(plan.ways[way], (rows, workers, elements), hosts.as_ref())
-    };
+    let mut measure = |way: usize, value: u64| one(plan.ways[way], plan.at(value), hosts.as_ref());
     let all = sweep::measure(&names, &sweep, plan.repeats, talk, &mut measure);
     if let Some(hosts) = hosts {
         hosts.testbed.down()?;

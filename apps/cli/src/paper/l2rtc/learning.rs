@@ -11,7 +11,6 @@ use tsumuji_bench::contest::testbed;
 use tsumuji_bench::stats::Rounds;
 use tsumuji_bench::versus::{Standing, in_turn};
 use tsumuji_bench::{stop, table};
-use tsumuji_testbed::Testbed;
 
 use super::super::Args;
 use super::{EXECUTORS, child};
@@ -95,13 +94,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let common = [
         "learn", "linear", &data, "--method", "sgd", "--epochs", EPOCHS, "--tol", "1e-12",
     ];
-    let beds: Option<Testbed> = match testbed(3, None, 1500) {
-        Ok(testbed) => Some(testbed),
-        Err(error) => {
-            talk.say(&format!("without links between hosts: no testbed: {error}"));
-            None
-        }
-    };
+    let say_without =
+        |error| talk.say(&format!("without links between hosts: no testbed: {error}"));
+    let beds = testbed(3, None, 1500).map_err(say_without).ok();
     let all = lines_of_all();
     let found = in_turn(rounds as usize, all.len(), |line| {
         let (way, executor) = all[line];

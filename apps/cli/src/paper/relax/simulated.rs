@@ -200,13 +200,8 @@ impl Conditions {
         value: u64,
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Machines, RelaxError> {
-        let (mut rows, mut elements) = (plan.rows, plan.elements);
-        let mut workers = self.workers.unwrap_or(plan.workers as u64);
-        match plan.variable {
-            Variable::Elements => elements = value,
-            Variable::Workers => workers = value,
-            Variable::Rows => rows = value,
-        }
+        let (rows, workers, elements) = plan.at(value);
+        let workers = self.workers.unwrap_or(workers as u64);
         if workers > rows {
             let reason = format!("{rows} rows are too few for {workers} workers");
             return Err(reason.into());
