@@ -456,10 +456,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         args.generate.is_none() || args.solution().is_some(),
         "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
     );
-    if let Some(path) = &args.output {
-        kept::check_vector(path)?;
-    }
-    if let Some(path) = &args.checkpoint {
+    for path in [&args.output, &args.checkpoint].into_iter().flatten() {
         kept::check_vector(path)?;
     }
     Files::of(args.history.as_ref(), args.plot.as_ref())?;

@@ -8,6 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use tsumuji_testbed::{Impairment, Testbed};
 
 use crate::contest::Ours;
@@ -57,13 +58,9 @@ pub struct Line {
 
 /// The numbers, or an object with the reason.
 fn told<S: Serializer>(result: &Result<Rounds, String>, to: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Failure<'a> {
-        failure: &'a str,
-    }
     match result {
         Ok(rounds) => rounds.serialize(to),
-        Err(reason) => Failure { failure: reason }.serialize(to),
+        Err(reason) => json!({ "failure": reason }).serialize(to),
     }
 }
 

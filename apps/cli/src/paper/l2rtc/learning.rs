@@ -154,23 +154,21 @@ fn compared(
     for (place, ((way, executor), list)) in all.iter().zip(found).enumerate() {
         let (name, (who, period)) = (WAYS[*way].0, executor.unwrap_or(("-", "-")));
         let steps = period.parse::<u64>().ok();
-        let list = match list {
-            Ok(list) => list,
-            Err(reason) => {
+        let measured = match (list, standings[place].result.as_ref()) {
+            (Err(reason), _) => {
                 talk.say(&format!(
                     "{name}, {who}, {period} steps: not measured: {reason}"
                 ));
+                Err(reason.as_str())
+            }
+            (Ok(list), Ok(seconds)) if seconds.rounds > 0 => Ok((list, seconds)),
+            _ => Err("no time"),
+        };
+        let (list, seconds) = match measured {
+            Ok(measured) => measured,
+            Err(reason) => {
                 results.push(
                     json!({ "way": name, "executor": who, "period": steps, "missing": reason }),
-                );
-                continue;
-            }
-        };
-        let seconds = match standings[place].result {
-            Ok(seconds) if seconds.rounds > 0 => seconds,
-            _ => {
-                results.push(
-                    json!({ "way": name, "executor": who, "period": steps, "missing": "no time" }),
                 );
                 continue;
             }

@@ -14,17 +14,23 @@ pub(super) const TABLE_2_2: [u32; 5] = [2857, 4152, 9184, 9477, 9511];
 /// What the paper says of a figure.
 pub(super) fn statements(figure: Figure, all: &[Swept]) -> Vec<Statement> {
     match figure.name() {
-        "relax-table3.1" => memory(all),
-        "relax-table5.1" => sizes(
-            all,
-            [
+        "relax-table3.1" => {
+            let paper = ["0.7 GB", "2.9 GB", "6.7 GB", "11.9 GB", "18.6 GB"];
+            let gigabytes = |cell: &Cell| cell.worker_bytes as f64 / f64::from(1 << 30);
+            of_rows(all, "memory, ", paper, |cell| {
+                format!("{:.2} GB", gigabytes(cell))
+            })
+        }
+        "relax-table5.1" => {
+            let paper = [
                 "2.147 s",
                 "8.589 s",
                 "19.350 s",
                 "2984 s (swaps)",
                 "no memory",
-            ],
-        ),
+            ];
+            of_rows(all, "", paper, |cell| number(cell.mean_seconds(), 3, " s"))
+        }
         "relax-fig5.3" | "relax-fig5.4" => elements(all, "120: 4.924 s", "1.45x"),
         "relax-fig5.9" => elements(all, "4: 4.404 s", "1.01x"),
         "relax-fig6.1" => links(all),
@@ -240,36 +246,19 @@ fn laps(all: &[Swept]) -> Vec<Statement> {
     all.iter().map(of).collect()
 }
 
-fn memory(all: &[Swept]) -> Vec<Statement> {
-    let paper = ["0.7 GB", "2.9 GB", "6.7 GB", "11.9 GB", "18.6 GB"];
+fn of_rows(
+    all: &[Swept],
+    what: &str,
+    paper: [&'static str; 5],
+    told: impl Fn(&Cell) -> String,
+) -> Vec<Statement> {
     let cells = all.iter().flat_map(|swept| &swept.cells);
-    cells
-        .zip(paper)
-        .map(|(cell, paper)| {
-            (
-                format!(
-                    "memory, {} rows (the paper's are 10000 to 50000)",
-                    cell.value
-                ),
-                paper,
-                format!("{:.2} GB", cell.worker_bytes as f64 / f64::from(1 << 30)),
-            )
-        })
-        .collect()
-}
-
-fn sizes(all: &[Swept], paper: [&'static str; 5]) -> Vec<Statement> {
-    let cells = all.iter().flat_map(|swept| &swept.cells);
-    cells
-        .zip(paper)
-        .map(|(cell, paper)| {
-            (
-                format!("{} rows (the paper's are 10000 to 50000)", cell.value),
-                paper,
-                number(cell.mean_seconds(), 3, " s"),
-            )
-        })
-        .collect()
+    let one = |(cell, paper): (&Cell, &'static str)| {
+        let rows = cell.value;
+        let what = format!("{what}{rows} rows (the paper's are 10000 to 50000)");
+        (what, paper, told(cell))
+    };
+    cells.zip(paper).map(one).collect()
 }
 
 fn growth(all: &[Swept]) -> Vec<Statement> {
