@@ -270,11 +270,8 @@ impl Team<'_> {
         let mut spec = LaunchSpec::new(self.workers, command);
         if let Some(cluster) = self.cluster {
             spec.hosts = Some(hosts::of(&cluster.file, program));
-            spec.join_timeout = self
-                .args
-                .patience
-                .join_timeout
-                .unwrap_or(hosts::ANSWER_WITHIN);
+            let within = self.args.patience.join_timeout;
+            spec.join_timeout = within.unwrap_or(hosts::ANSWER_WITHIN);
         }
         spec.with_self = true;
         spec.self_name = "judge".to_owned();

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::linux::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -107,13 +107,10 @@ fn inside(netns: u64) -> Vec<Pid> {
     all.filter_map(|entry| {
         let path = entry.ok()?.path();
         let pid = Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?)?;
-        (pid != own && lies_in(&path, netns)).then_some(pid)
+        let lies_in = std::fs::metadata(path.join("ns/net")).ok()?.st_ino() == netns;
+        (pid != own && lies_in).then_some(pid)
     })
     .collect()
-}
-
-fn lies_in(process: &Path, netns: u64) -> bool {
-    std::fs::metadata(process.join("ns/net")).is_ok_and(|file| file.st_ino() == netns)
 }
 
 #[cfg(test)]
@@ -133,7 +130,7 @@ mod tests {
             Ok(testbed) => testbed,
             Err(error) => return println!("SKIPPED most_of_the_time_is_taken: {error}"),
         };
-        let netns = Path::new("/run/netns").join(testbed.hosts()[1].netns());
+        let netns = PathBuf::from("/run/netns").join(testbed.hosts()[1].netns());
         let mut busy = testbed.hosts()[1].command("sh");
         let busy = busy
             .args(["-c", "while :; do :; done"])

@@ -119,6 +119,8 @@ pub fn run(
     let token = fastrand::u64(..);
     let setup = setup(problem, config, mode, workers, token);
     let mut driver = Driver {
+        problem,
+        setup: &setup,
         judge: judge(problem, &setup),
         began: Instant::now(),
         history: Vec::new(),
@@ -126,8 +128,8 @@ pub fn run(
         up: Vec::new(),
     };
     let result = driver
-        .hand_out(endpoint, problem, &setup, watch)
-        .and_then(|()| driver.drive(endpoint, problem, &setup, watch));
+        .hand_out(endpoint, watch)
+        .and_then(|()| driver.drive(endpoint, watch));
     if let Err(error) = result {
         driver.abort(endpoint, &error);
         return Err(error);
@@ -231,7 +233,9 @@ pub(super) fn setup(
     }
 }
 
-struct Driver {
+struct Driver<'a> {
+    problem: &'a Problem,
+    setup: &'a Setup,
     judge: Judge,
     began: Instant,
     history: Vec<Moment>,
@@ -240,30 +244,19 @@ struct Driver {
     up: Vec<usize>,
 }
 
-impl Driver {
+impl Driver<'_> {
     /// Sends each worker its setup and its rows.
-    fn hand_out(
-        &mut self,
-        endpoint: &mut Endpoint,
-        problem: &Problem,
-        setup: &Setup,
-        watch: &mut dyn Watch,
-    ) -> Result<(), RunError> {
-        let shares = problem.ranges(setup.plausible.rows.len()).into_iter();
+    fn hand_out(&mut self, endpoint: &mut Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
+        let workers = self.setup.plausible.rows.len();
+        let shares = self.problem.ranges(workers).into_iter();
         let shares = shares.map(|rows| vec![rows]).enumerate().collect();
-        deal(problem, setup, shares, &mut |worker, bytes| {
+        deal(self.problem, self.setup, shares, &mut |worker, bytes| {
             self.give(endpoint, worker, bytes, watch)
         })
     }
 
     /// Takes note of processes that have joined, and sends the next of them its rows.
-    fn welcome(
-        &mut self,
-        endpoint: &mut Endpoint,
-        problem: &Problem,
-        setup: &Setup,
-        watch: &mut dyn Watch,
-    ) -> Result<(), RunError> {
+    fn welcome(&mut self, endpoint: &mut Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
         if !self.up.is_empty() {
             endpoint.update_members();
             self.up.sort_unstable();
@@ -280,10 +273,10 @@ impl Driver {
         let Some(joining) = self.judge.take_dealt() else {
             return Ok(());
         };
-        let mut setup = setup.clone();
+        let mut setup = self.setup.clone();
         setup.plausible.rows = joining.rows();
         let share = vec![(joining.worker, joining.share)];
-        deal(problem, &setup, share, &mut |worker, bytes| {
+        deal(self.problem, &setup, share, &mut |worker, bytes| {
             self.give(endpoint, worker, bytes, watch)
         })
     }
@@ -346,13 +339,7 @@ impl Driver {
         }
     }
 
-    fn drive(
-        &mut self,
-        endpoint: &mut Endpoint,
-        problem: &Problem,
-        setup: &Setup,
-        watch: &mut dyn Watch,
-    ) -> Result<(), RunError> {
+    fn drive(&mut self, endpoint: &mut Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
         let mut is_begun = false;
         loop {
             endpoint.poll_wait(self, WAIT)?;
@@ -360,7 +347,7 @@ impl Driver {
                 (is_begun, self.began) = (true, Instant::now());
             }
             self.note();
-            self.welcome(endpoint, problem, setup, watch)?;
+            self.welcome(endpoint, watch)?;
             self.send(endpoint)?;
             self.check(endpoint, watch)?;
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
@@ -442,7 +429,7 @@ fn explain(endpoint: &Endpoint, fault: Fault) -> RunError {
     }
 }
 
-impl Handler for Driver {
+impl Handler for Driver<'_> {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let worker = usize::from(delivery.from.0).wrapping_sub(1);
         self.judge.answer(worker, delivery.body.bytes());
