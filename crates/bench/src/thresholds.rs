@@ -25,7 +25,7 @@ const EXCHANGES_MAX: u64 = 1_000_000;
 
 /// Lengths of messages that are shared, and either copied or read by reference.
 const SHARED: [usize; 6] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Lengths of messages that are either copied into the queue or lent.
+/// Lengths of messages that are either copied into the queue or borrowed.
 const BORROWED: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
 /// Sizes of frames, if the link has larger ones.
 const FRAMES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
