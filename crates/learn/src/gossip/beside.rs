@@ -1,6 +1,6 @@
 //! A worker's steps on a thread beside the one that polls: receiving, stepping and transmitting on two cores.
 //!
-//! Owned by `serve`. The whole worker is handed over, and is recalled when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two
+//! Owned by `serve`. The whole worker is handed over, and recalled when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two
 //! queues.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A worker's relaxation on a thread beside the one that polls: receiving, computing and transmitting on two cores, as RELAX divides a worker.
 //!
-//! Owned by `serve`. The worker's numbers ([`Field`]) are handed over, and are recalled when a lap of a synchronous run is complete. What arrives meanwhile, and
+//! Owned by `serve`. The worker's numbers ([`Field`]) are handed over, and recalled when a lap of a synchronous run is complete. What arrives meanwhile, and
 //! what is to leave, goes through two rings; their packets go round, so that no frame allocates memory.
 //!
 //! Invariant: an endpoint belongs to the polling thread alone.
