@@ -315,9 +315,9 @@ mod tests {
                 let threads: Vec<_> = (0..4)
                     .map(|_| {
                         scope.spawn(move || {
-                            let adopted = shared.0.acquire_ownership().is_ok();
-                            assert_eq!(shared.0.run(|_| Ok(())).is_ok(), adopted);
-                            adopted
+                            let acquired = shared.0.acquire_ownership().is_ok();
+                            assert_eq!(shared.0.run(|_| Ok(())).is_ok(), acquired);
+                            acquired
                         })
                     })
                     .collect();
