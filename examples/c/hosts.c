@@ -17,8 +17,8 @@
 /* Hosts are not started at the same moment. */
 #define PATIENCE_US (60 * INT64_C(1000000))
 /* So often it says for whom it waits. */
-#define LOOKS 6
-#define LOOK_US (PATIENCE_US / LOOKS)
+#define CHECKS 6
+#define CHECK_US (PATIENCE_US / CHECKS)
 /* Longer names are cut. */
 #define NAME_BYTES 256
 
@@ -38,10 +38,10 @@ int main(void)
     tsumuji *node = NULL;
 
     check(tsumuji_open_env(NULL, &node), "open");
-    for (int looks = 0; check(tsumuji_wait_up(node, LOOK_US), "meet") > 0; looks++) {
+    for (int checks = 0; check(tsumuji_wait_up(node, CHECK_US), "meet") > 0; checks++) {
         check(tsumuji_absence(node, missing, sizeof missing), "meet");
         fprintf(stderr, "hosts: waiting for %s\n", missing);
-        if (looks == LOOKS)
+        if (checks == CHECKS)
             return 1;
     }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use tsumuji_node::{Channel, NodeId, Options, SendError, endpoint_from_env, report_error};
 
 const CHANNEL: Channel = Channel::ordered(0);
-/// Between two looks at who is there.
-const LOOK: Duration = Duration::from_millis(20);
+/// Between two checks of who is there.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
     let Err(error) = run() else {
@@ -53,7 +53,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                 println!("{id} is gone");
             }
         }
-        if let Some(message) = endpoint.recv(LOOK)? {
+        if let Some(message) = endpoint.recv(CHECK_EVERY)? {
             let text = String::from_utf8_lossy(&message.body);
             println!("{}: {text:?}", message.from);
         }

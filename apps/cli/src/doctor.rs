@@ -87,7 +87,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let links = links();
     let works = |link: &LinkReport| link.works || !needs_no_rights(link.name);
     let mut hints = hints(machine.virtual_machine);
-    let profile = Found::look();
+    let profile = Found::search();
     hints.push(profile_hint(&profile));
     let ok = links.iter().all(works) && profile.is_ok();
     let profile = match &profile {

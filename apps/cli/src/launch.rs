@@ -20,7 +20,7 @@ use crate::{BAD_INPUT, DONE, Outcome, hosts, metrics, output};
 /// Grace time of the remaining processes when one has failed, or the user wants to stop.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often the flag of an interrupt is checked.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Run a program N times, each with an endpoint (`endpoint_from_env`) to all the others.
 ///
@@ -184,7 +184,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let (failure, exits) = match Launcher::start(spec) {
         Ok(mut launcher) => {
             let failure = loop {
-                match launcher.wait(LOOK) {
+                match launcher.wait(CHECK_EVERY) {
                     Progress::Failed(failure) => break Some(failure),
                     Progress::Finished => break None,
                     Progress::Running if interrupt.is_set() => break None,

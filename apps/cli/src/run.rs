@@ -36,7 +36,7 @@ const ENV_PRELOAD: &str = "LD_PRELOAD";
 const SCRIPTS_MAX: usize = 4;
 /// The kernel reads no more of a script's first line.
 const LINE_BYTES: u64 = 256;
-/// Larger programs are not looked through.
+/// Larger programs are not read.
 const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 
 /// Run an unmodified program; its TCP connections to other programs that are run so pass through shared memory, or by messages between hosts.
@@ -288,13 +288,13 @@ fn of_bytes(bytes: &[u8]) -> Reach {
     if !matches!(FileKind::parse(bytes), Ok(FileKind::Elf64)) {
         return Reach::Beyond("it is no program of 64 bits".to_owned());
     }
-    match looked_through(bytes) {
+    match parsed(bytes) {
         Ok(reach) => reach,
         Err(error) => Reach::Beyond(format!("its file cannot be read as a program: {error}")),
     }
 }
 
-fn looked_through(bytes: &[u8]) -> object::read::Result<Reach> {
+fn parsed(bytes: &[u8]) -> object::read::Result<Reach> {
     let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, bytes)?;
@@ -353,7 +353,7 @@ mod tests {
         assert!(reach(&folder.path().join("absent")).is_err());
     }
 
-    /// Any bytes are looked through without a panic: the own program, cut and damaged.
+    /// Any bytes are parsed without a panic: the own program, cut and damaged.
     #[test]
     fn damaged_programs_are_refused() {
         let own = std::env::current_exe().expect("own path");

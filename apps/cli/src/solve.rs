@@ -387,7 +387,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
                 failed = error;
             };
-            let kept = distributed::Kept {
+            let checkpoints = distributed::Checkpoints {
                 start: Start {
                     x,
                     succeeds: args.take_over,
@@ -400,7 +400,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 (workers, &source),
                 &config,
                 &mut progress,
-                kept,
+                checkpoints,
                 &interrupt,
             )?
         }

@@ -16,7 +16,7 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::{DONE, Outcome, output};
-use nodes::Look;
+use nodes::Reading;
 
 /// How long an interrupt may go unnoticed without a terminal.
 const SLICE: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ const SLICE: Duration = Duration::from_millis(100);
     after_help = "Examples:\n  tsumuji top\n  tsumuji top --flows --interval 0.5\n  tsumuji top --json"
 )]
 pub(crate) struct Args {
-    /// Seconds between two looks
+    /// Seconds between two readings
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
     /// Show each node's traffic with each peer, too
@@ -39,10 +39,10 @@ pub(crate) struct Args {
     /// Show the nodes of this job only: its number is in the table
     #[arg(long, value_name = "JOB")]
     job: Option<u32>,
-    /// Look twice, print one table, and end
+    /// Read twice, print one table, and end
     #[arg(long)]
     once: bool,
-    /// Look twice, print one JSON object, and end
+    /// Read twice, print one JSON object, and end
     #[arg(long)]
     json: bool,
 }
@@ -58,17 +58,17 @@ fn interval(text: &str) -> Result<f64, String> {
 pub(crate) fn run(args: Args) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let interval = Duration::from_secs_f64(args.interval);
-    let look = |before: Option<&Look>| -> anyhow::Result<Look> {
-        let mut now = Look::now(before)?;
+    let read = |before: Option<&Reading>| -> anyhow::Result<Reading> {
+        let mut now = Reading::now(before)?;
         now.nodes
             .retain(|_, node| args.job.is_none_or(|job| node.job == job));
         Ok(now)
     };
-    let table = |look: &Look| {
+    let table = |reading: &Reading| {
         let width = columns().unwrap_or(usize::MAX);
         match args.job {
-            Some(job) if look.nodes.is_empty() => format!("no nodes of job {job} run here\n"),
-            _ => table::of(look, args.flows, width),
+            Some(job) if reading.nodes.is_empty() => format!("no nodes of job {job} run here\n"),
+            _ => table::of(reading, args.flows, width),
         }
     };
     let end = || {
@@ -78,10 +78,10 @@ pub(crate) fn run(args: Args) -> Outcome {
             DONE
         }
     };
-    let mut before = look(None)?;
+    let mut before = read(None)?;
     if args.once || args.json {
         wait(Instant::now() + interval, &interrupt, false);
-        let now = look(Some(&before))?;
+        let now = read(Some(&before))?;
         if args.json {
             output::print_json(&now.json());
         } else {
@@ -110,11 +110,11 @@ pub(crate) fn run(args: Args) -> Outcome {
             }
             match wait(next, &interrupt, keys.is_some()) {
                 Wish::End => return Ok(end()),
-                Wish::Look => break,
+                Wish::Refresh => break,
                 Wish::Scroll(step) => first = step.of(first, rows),
             }
         }
-        before = look(Some(&before))?;
+        before = read(Some(&before))?;
     }
 }
 
@@ -169,7 +169,7 @@ fn screen(text: &str, rows: usize, columns: usize, first: &mut usize) -> String 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     End,
-    Look,
+    Refresh,
     Scroll(Step),
 }
 
@@ -212,7 +212,7 @@ fn wait(end: Instant, interrupt: &Interrupt, keys: bool) -> Wish {
     while !interrupt.is_set() {
         let left = end.saturating_duration_since(Instant::now()).min(SLICE);
         if left.is_zero() {
-            return Wish::Look;
+            return Wish::Refresh;
         }
         if !keys {
             std::thread::sleep(left);

@@ -24,7 +24,7 @@ use crate::{DONE, Outcome, hosts};
 
 /// Measure what is fastest over a link of this machine, and write it into the profile that programs read.
 ///
-/// Thresholds: which messages go by reference, are lent or copied; sizes of frames and batches; what may be sent without permission; how long
+/// Thresholds: which messages go by reference, are borrowed or copied; sizes of frames and batches; what may be sent without permission; how long
 /// waits spin. Collectives: the algorithms of broadcast, reduce, all-reduce and all-gather; where nodes share hosts, also of gather, scatter and
 /// all-to-all. Elements: with how many in a frame relaxation begins.
 ///

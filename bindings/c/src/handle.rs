@@ -47,14 +47,14 @@ thread_local! {
 }
 
 /// Closed handles, 32 bytes each: kept, so that their addresses are not used again.
-static CLOSED_ONES: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+static CLOSED_ONES: Mutex<Vec<ClosedHandle>> = Mutex::new(Vec::new());
 
-struct Kept(
+struct ClosedHandle(
     #[expect(dead_code, reason = "keeps the memory reachable, for leak checkers")] *const Tsumuji,
 );
 
 // SAFETY: the pointer is never dereferenced.
-unsafe impl Send for Kept {}
+unsafe impl Send for ClosedHandle {}
 
 static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
 
@@ -180,7 +180,7 @@ impl Tsumuji {
         let node = unsafe { (*self.node.get()).take() };
         self.owner.store(CLOSED, Ordering::Relaxed); // the other fields are not used any more
         let mut kept = CLOSED_ONES.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(Kept(std::ptr::from_ref(self)));
+        kept.push(ClosedHandle(std::ptr::from_ref(self)));
         Ok(node)
     }
 }
@@ -315,9 +315,9 @@ mod tests {
                 let threads: Vec<_> = (0..4)
                     .map(|_| {
                         scope.spawn(move || {
-                            let adopted = shared.0.acquire_ownership().is_ok();
-                            assert_eq!(shared.0.run(|_| Ok(())).is_ok(), adopted);
-                            adopted
+                            let acquired = shared.0.acquire_ownership().is_ok();
+                            assert_eq!(shared.0.run(|_| Ok(())).is_ok(), acquired);
+                            acquired
                         })
                     })
                     .collect();

@@ -176,10 +176,10 @@ fn manual_names_every_function() {
 /// The pages are sound in the eyes of mandoc and groff.
 #[test]
 fn manual_pages_are_sound() {
-    let mut looked = false;
+    let mut checked = false;
     for page in ["man/tsumuji.3", "man/suci.3"] {
         if has("mandoc") {
-            looked = true;
+            checked = true;
             // -W style: whatever it has to say.
             let found = Command::new("mandoc")
                 .args(["-T", "lint", "-W", "warning"])
@@ -193,14 +193,14 @@ fn manual_pages_are_sound() {
             );
         }
         if has("groff") {
-            looked = true;
+            checked = true;
             let found = run(Command::new("groff")
                 .args(["-mdoc", "-ww", "-Tascii", "-z"])
                 .arg(here(page)));
             assert!(found.stderr.is_empty(), "{}", text(&found.stderr));
         }
     }
-    if !looked {
+    if !checked {
         skip_without(
             "c",
             "manual_pages_are_sound",

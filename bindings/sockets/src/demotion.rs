@@ -44,12 +44,12 @@ pub(crate) fn after_ring(using: &Use, fd: c_int) -> Result<()> {
     let own = &using.mine().own;
     loop {
         let rung = using.theirs().out.bells.load(Ordering::Acquire);
-        let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
-        if due == 0 {
+        let outstanding = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
+        if outstanding == 0 {
             return Ok(());
         }
         let mut room = [0; 64];
-        let most = (due as usize).min(room.len());
+        let most = (outstanding as usize).min(room.len());
         match sys::recv(fd, &mut room[..most], libc::MSG_DONTWAIT)? {
             0 => return Ok(()),
             bytes => own.bells_taken.fetch_add(bytes as u64, Ordering::AcqRel),

@@ -152,9 +152,9 @@ impl Nested {
     }
 
     /// Whether it is to be reported. Caller: holds no instance's lock.
-    fn is_due(&self) -> bool {
+    fn must_report(&self) -> bool {
         let wants = self.events & ready::IN != 0 && !self.is_spent;
-        // Looking finds what has come since.
+        // Checking finds what has come since.
         let is_pending = wants && self.epoll.has_pending();
         let has_edge = || self.epoll.edges.load(Ordering::Relaxed) != self.seen;
         is_pending && (self.events & ET == 0 || has_edge())
@@ -388,8 +388,8 @@ impl Epoll {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
             let is_nested = self.is_nested.load(Ordering::Relaxed) != 0;
-            let is_due = (self.rings.fetch_add(1, Ordering::Relaxed)).is_multiple_of(TAKE_EVERY);
-            let most = if is_nested || is_due {
+            let takes_all = (self.rings.fetch_add(1, Ordering::Relaxed)).is_multiple_of(TAKE_EVERY);
+            let most = if is_nested || takes_all {
                 doorbell::ALL_RINGS
             } else {
                 1
@@ -398,7 +398,7 @@ impl Epoll {
         }
     }
 
-    /// Wakes threads of this process that sleep here: something is due without a bell.
+    /// Wakes threads of this process that sleep here: something is pending without a bell.
     fn kick(&self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             return;
@@ -420,7 +420,7 @@ impl Epoll {
     }
 
     /// The same, if there is something for them.
-    fn kick_if_due(&self) {
+    fn kick_if_pending(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 && self.has_pending() {
             self.kick();
         }
@@ -478,9 +478,9 @@ impl Epoll {
             let calls = self.calls.fetch_add(1, Ordering::Relaxed);
             // The kernel first, now and then: memory alone could fill a short list for ever. And an instance that sees this one must not see bells that
             // have been answered.
-            let is_due =
+            let asks_kernel =
                 calls % ASK_EVERY == ASK_EVERY - 1 || self.is_nested.load(Ordering::Relaxed) != 0;
-            let asked = if is_due {
+            let asked = if asks_kernel {
                 sys::epoll_wait(fd, events, Some(0), std::ptr::null()).unwrap_or(0)
             } else {
                 0

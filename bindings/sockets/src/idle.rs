@@ -8,7 +8,7 @@
 //! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
 //! its process stops looking for a while.
 //!
-//! After polls in vain a blocking call lets other threads have their turns before it sleeps (`sched_yield`). Threads of one job that are more than
+//! After polls in vain a blocking call yields its core to other threads before it sleeps (`sched_yield`). Threads of one job that are more than
 //! cores do so one after the other, and each finds its answer when its turn comes again: nobody sleeps, and nobody must be woken, which costs more than
 //! all else of a small message. Where programs that compute take the turns they come back late; then the process sleeps at once for a while.
 
@@ -32,49 +32,49 @@ const GAP_NS: u64 = 300_000;
 /// Time without polling after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
 const REST_NS: u64 = 5_000_000;
 
-/// Turns of others that a waiter lets pass.
-const TURNS_MAX: u32 = 2;
-/// A turn that is over so soon nobody has taken: the core is free for a sleeper.
+/// Most yields of a waiter before it sleeps.
+const YIELDS_MAX: u32 = 2;
+/// A yield that is over so soon nobody has used: the core is free for a sleeper.
 const UNUSED_NS: u64 = 1_000;
-/// Turns that take so long, the mean of about the last [`TURNS_KNOWN`], are those of programs that compute: less than Linux's least time slice on two
+/// Yields that take so long, the mean of about the last [`YIELDS_AVERAGED`], are to programs that compute: less than Linux's least time slice on two
 /// cores, and several times as long as with 64 clients of small messages and as many threads that serve them.
 const LATE_NS: u64 = 1_000_000;
-const TURNS_KNOWN: u64 = 16;
-/// What the mean is taken for after that: one or two late turns more are enough.
+const YIELDS_AVERAGED: u64 = 16;
+/// What the mean is taken for after that: one or two late yields more are enough.
 const AFTER_LATE_NS: u64 = LATE_NS - LATE_NS / 8;
 /// A call that has no more time left sleeps at once.
 const LEFT_LEAST_NS: u64 = 10 * LATE_NS;
-/// Time without turns after late ones. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
-const WITHOUT_TURNS_NS: u64 = 10_000_000;
+/// Time without yields after late ones. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
+const WITHOUT_YIELDS_NS: u64 = 10_000_000;
 
-/// What this process knows of others' turns.
-static TURNS: Turns = Turns {
+/// What this process knows of its yields.
+static YIELDS: Yields = Yields {
     mean_ns: AtomicU64::new(0),
     off_until_ns: AtomicU64::new(0),
 };
 
-/// Lengths of the last turns, and until when nobody is let go before.
+/// Lengths of the last yields, and until when there are none.
 #[derive(Debug, Default)]
-struct Turns {
+struct Yields {
     mean_ns: AtomicU64,
     off_until_ns: AtomicU64,
 }
 
-impl Turns {
+impl Yields {
     fn are_off(&self, now_ns: u64) -> bool {
         now_ns < self.off_until_ns.load(Ordering::Relaxed)
     }
 
-    /// Notes how long a turn took that is over now; returns whether turns take too long.
-    fn note(&self, now_ns: u64, turn_ns: u64) -> bool {
+    /// Notes how long a yield took that is over now; returns whether yields take too long.
+    fn note(&self, now_ns: u64, yield_ns: u64) -> bool {
         let mean_ns = self.mean_ns.load(Ordering::Relaxed);
-        let next_ns = mean_ns - mean_ns / TURNS_KNOWN + turn_ns / TURNS_KNOWN;
+        let next_ns = mean_ns - mean_ns / YIELDS_AVERAGED + yield_ns / YIELDS_AVERAGED;
         if next_ns <= LATE_NS {
             self.mean_ns.store(next_ns, Ordering::Relaxed);
             return false;
         }
         self.mean_ns.store(AFTER_LATE_NS, Ordering::Relaxed);
-        let off_until_ns = now_ns + WITHOUT_TURNS_NS;
+        let off_until_ns = now_ns + WITHOUT_YIELDS_NS;
         self.off_until_ns.store(off_until_ns, Ordering::Relaxed);
         true
     }
@@ -107,22 +107,22 @@ fn cores() -> u32 {
 pub(crate) struct Spin {
     failures: AtomicU32,
     waits: AtomicU32,
-    /// As `failures`, of polls after others' turns.
-    vain_turns: AtomicU32,
+    /// As `failures`, of polls after yields.
+    vain_yields: AtomicU32,
 }
 
 impl Spin {
     pub(crate) fn reset(&self) {
         self.failures.store(0, Ordering::Relaxed);
-        self.vain_turns.store(0, Ordering::Relaxed);
+        self.vain_yields.store(0, Ordering::Relaxed);
     }
 
-    /// Polls until `poll` is true, or it is time to sleep: without leaving the core, then after turns of others.
+    /// Polls until `poll` is true, or it is time to sleep: without leaving the core, then after yields.
     pub(crate) fn until(&self, mut poll: impl FnMut() -> bool) -> bool {
-        self.on_core(&mut poll) || self.after_turns(&TURNS, poll)
+        self.on_core(&mut poll) || self.after_yields(&YIELDS, poll)
     }
 
-    /// The same for a call that waits for `left_ns` at most (`None`: without end): turns of others could take longer than a short time.
+    /// The same for a call that waits for `left_ns` at most (`None`: without end): yields could take longer than a short time.
     pub(crate) fn until_within(&self, left_ns: Option<u64>, poll: impl FnMut() -> bool) -> bool {
         match left_ns {
             Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(poll),
@@ -166,32 +166,32 @@ impl Spin {
         }
     }
 
-    fn after_turns(&self, turns: &Turns, mut poll: impl FnMut() -> bool) -> bool {
-        let vain = self.vain_turns.load(Ordering::Relaxed);
+    fn after_yields(&self, yields: &Yields, mut poll: impl FnMut() -> bool) -> bool {
+        let vain = self.vain_yields.load(Ordering::Relaxed);
         let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TRY_EVERY);
         let is_off = LIMIT_NS.load(Ordering::Relaxed) == 0;
         if is_off || (vain >= FAILURES_MAX && !is_try) {
             return false;
         }
         let mut last = sys::now_ns();
-        if turns.are_off(last) {
+        if yields.are_off(last) {
             return false;
         }
-        for _ in 0..TURNS_MAX {
+        for _ in 0..YIELDS_MAX {
             sys::sched_yield();
             let now = sys::now_ns();
-            let turn_ns = now - last;
-            let are_late = turns.note(now, turn_ns);
+            let yield_ns = now - last;
+            let are_late = yields.note(now, yield_ns);
             if poll() {
-                self.vain_turns.store(0, Ordering::Relaxed);
+                self.vain_yields.store(0, Ordering::Relaxed);
                 return true;
             }
-            if are_late || turn_ns < UNUSED_NS {
+            if are_late || yield_ns < UNUSED_NS {
                 break;
             }
             last = now;
         }
-        (self.vain_turns).store(vain.saturating_add(1), Ordering::Relaxed);
+        (self.vain_yields).store(vain.saturating_add(1), Ordering::Relaxed);
         false
     }
 }
@@ -239,41 +239,41 @@ mod tests {
         tries_become_rare();
     }
 
-    /// Late turns end turns for a while, a few among others do not. After that fewer do.
+    /// Late yields end yields for a while, a few among others do not. After that fewer do.
     #[test]
-    fn late_turns_end_them() {
-        let turns = Turns::default();
-        for turn in 0..40 {
-            let turn_ns = if turn % 20 == 7 {
+    fn late_yields_end_them() {
+        let yields = Yields::default();
+        for now_ns in 0..40 {
+            let yield_ns = if now_ns % 20 == 7 {
                 3 * LATE_NS
             } else {
                 LATE_NS / 4
             };
-            assert!(!turns.note(turn, turn_ns) && !turns.are_off(turn));
+            assert!(!yields.note(now_ns, yield_ns) && !yields.are_off(now_ns));
         }
-        let late = |now_ns| (1..=TURNS_KNOWN).find(|_| turns.note(now_ns, 3 * LATE_NS));
+        let late = |now_ns| (1..=YIELDS_AVERAGED).find(|_| yields.note(now_ns, 3 * LATE_NS));
         let first = late(100).expect("they are late");
-        assert!(first > 1 && turns.are_off(99 + WITHOUT_TURNS_NS));
-        let then = 100 + WITHOUT_TURNS_NS;
-        assert!(!turns.are_off(then));
+        assert!(first > 1 && yields.are_off(99 + WITHOUT_YIELDS_NS));
+        let then = 100 + WITHOUT_YIELDS_NS;
+        assert!(!yields.are_off(then));
         assert!(late(then).expect("they are late again") < first);
-        assert!(turns.are_off(then));
+        assert!(yields.are_off(then));
     }
 
-    /// Polls after turns that are always in vain become rare.
+    /// Polls after yields that are always in vain become rare.
     #[test]
-    fn vain_turns_become_rare() {
-        let (spin, turns) = (Spin::default(), Turns::default());
+    fn vain_yields_become_rare() {
+        let (spin, yields) = (Spin::default(), Yields::default());
         let mut polls = 0;
         for wait in 1..TRY_EVERY {
             spin.waits.store(wait, Ordering::Relaxed);
-            let found = spin.after_turns(&turns, || {
+            let found = spin.after_yields(&yields, || {
                 polls += 1;
                 false
             });
             assert!(!found);
         }
-        assert!((1..=FAILURES_MAX * TURNS_MAX).contains(&polls), "{polls}");
+        assert!((1..=FAILURES_MAX * YIELDS_MAX).contains(&polls), "{polls}");
     }
 
     fn tries_become_rare() {

@@ -369,9 +369,10 @@ impl Listener {
             let from = self.polls.fetch_add(polls, Ordering::Relaxed);
             let is_gone = |at: usize, one: &(SegmentRef, i32)| {
                 let mut room = [0; 1];
-                let is_due = (at + count - from % count) % count < polls;
+                let is_polled = (at + count - from % count) % count < polls;
                 std::ptr::eq(one.0.get(), segment.get())
-                    || is_due && sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
+                    || is_polled
+                        && sys::recv(one.1, &mut room, libc::MSG_DONTWAIT) != Err(sys::AGAIN)
             };
             let mut gone = Vec::new();
             for at in (0..count).rev() {

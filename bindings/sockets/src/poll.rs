@@ -72,8 +72,8 @@ pub(crate) fn poll(
         if found > 0 {
             let calls = CALLS.fetch_add(1, Ordering::Relaxed);
             if has_others {
-                let is_due = calls.is_multiple_of(ASK_EVERY);
-                return Ok(found + others(fds, &ours, is_due));
+                let asks = calls.is_multiple_of(ASK_EVERY);
+                return Ok(found + others(fds, &ours, asks));
             }
             return Ok(found);
         }
@@ -91,8 +91,8 @@ pub(crate) fn poll(
         if let ([_], [(_, Ours::Stream(using))]) = (&*fds, &*ours)
             && mask.is_null()
         {
-            let (fd, is_due) = (fds[0].fd, || poll_ours(fds, &ours) > 0);
-            if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left(), is_due) {
+            let (fd, is_ready) = (fds[0].fd, || poll_ours(fds, &ours) > 0);
+            if let Some(slept) = stream::sleep_on_word(using, fd, &mut silent, left(), is_ready) {
                 slept?;
                 continue;
             }
@@ -147,8 +147,8 @@ fn poll_ours(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
     found
 }
 
-/// Asks the kernel about the others, without waiting, if it is due; how many are ready.
-fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], is_due: bool) -> usize {
+/// Asks the kernel about the others, without waiting, if `asks`; how many are ready.
+fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], asks: bool) -> usize {
     let mut copy: Vec<pollfd> = fds.to_vec();
     for (at, _) in ours {
         copy[*at].fd = -1;
@@ -156,7 +156,7 @@ fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], is_due: bool) -> usize {
     for one in &mut copy {
         one.revents = 0;
     }
-    let count = if is_due {
+    let count = if asks {
         sys::poll(&mut copy, Some(0), std::ptr::null()).unwrap_or(0)
     } else {
         0

@@ -323,13 +323,13 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     }
     let sends = using.sends.load(Ordering::Relaxed).wrapping_add(1);
     using.sends.store(sends, Ordering::Relaxed);
-    let is_due = sends.is_multiple_of(ASK_EVERY)
+    let asks_kernel = sends.is_multiple_of(ASK_EVERY)
         || other.out.is_closed.load(Ordering::Relaxed) != 0
         // Of one that has shut down both directions the kernel knows.
         || other.out.is_finished.load(Ordering::Relaxed) != 0
             && other.own.is_deaf.load(Ordering::Relaxed) != 0
         || end.own.has_ended.load(Ordering::Relaxed) != 0;
-    if is_due {
+    if asks_kernel {
         if end.own.is_deaf.load(Ordering::Relaxed) != 0 {
             // To an end that has shut down reading the kernel reports that: a dead end is known by its answer only.
             ring_bell(using, fd);
@@ -608,10 +608,10 @@ pub(crate) fn until_something(
         }
         let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);
         using.empty_calls.store(empty, Ordering::Relaxed);
-        let is_due = empty.is_multiple_of(ASK_EVERY)
+        let asks_kernel = empty.is_multiple_of(ASK_EVERY)
             || other.out.is_closed.load(Ordering::Relaxed) != 0
             || using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
-        if !is_due || !waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT))? {
+        if !asks_kernel || !waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT))? {
             return Err(AGAIN);
         }
     }

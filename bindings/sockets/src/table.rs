@@ -427,19 +427,19 @@ pub(crate) fn clear(fd: i32) {
 
 /// False: it is something else by now, or cannot be noted.
 pub(crate) fn set_early(fd: i32) -> bool {
-    turn(fd, 0, EARLY) || is_early(fd)
+    swap_tag(fd, 0, EARLY) || is_early(fd)
 }
 
 pub(crate) fn set_shared(fd: i32) {
-    let _ = turn(fd, 0, SHARED) || turn(fd, EARLY, SHARED);
+    let _ = swap_tag(fd, 0, SHARED) || swap_tag(fd, EARLY, SHARED);
 }
 
 /// Of a socket that is `early` or shared nothing is known any more.
 pub(crate) fn forget_tags(fd: i32) {
-    let _ = turn(fd, EARLY, 0) || turn(fd, SHARED, 0);
+    let _ = swap_tag(fd, EARLY, 0) || swap_tag(fd, SHARED, 0);
 }
 
-fn turn(fd: i32, from: usize, to: usize) -> bool {
+fn swap_tag(fd: i32, from: usize, to: usize) -> bool {
     if !ready() {
         return false;
     }

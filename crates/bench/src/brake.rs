@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const PERIOD: Duration = Duration::from_millis(1);
 /// Least part of its time that a host has: with less it would stand still.
 pub const SHARE_LEAST: f64 = 0.01;
-/// How often new processes are looked for.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often new processes are searched for.
+const SEARCH_EVERY: Duration = Duration::from_millis(20);
 
 /// Slows the processes of a host until it is dropped.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Brake {
         };
         // Each ends by `stop`, also if the other one cannot be started.
         let (stopped, found) = (Arc::clone(&stop), Arc::clone(&held));
-        brake.start_thread(move || look(inode, &found, &stopped))?;
+        brake.start_thread(move || search(inode, &found, &stopped))?;
         brake.start_thread(move || hold(&held, share.clamp(SHARE_LEAST, 1.0), &stop))?;
         Ok(brake)
     }
@@ -63,20 +63,20 @@ impl Drop for Brake {
 /// Processes that are held.
 type Held = Mutex<Vec<Pid>>;
 
-fn look(netns: u64, held: &Held, stop: &AtomicBool) {
+fn search(netns: u64, held: &Held, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let found = inside(netns);
         *held.lock().unwrap_or_else(PoisonError::into_inner) = found;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SEARCH_EVERY);
     }
 }
 
 fn hold(held: &Held, share: f64, stop: &AtomicBool) {
-    // Seconds of stops that are due for the runs so far.
-    let mut due = 0.0;
+    // Seconds of stops that are owed for the runs so far.
+    let mut owed_s = 0.0;
     while !stop.load(Ordering::Relaxed) {
-        due += slept(PERIOD.mul_f64(share)) * (1.0 - share) / share;
-        if due <= 0.0 {
+        owed_s += slept(PERIOD.mul_f64(share)) * (1.0 - share) / share;
+        if owed_s <= 0.0 {
             continue;
         }
         let held = held.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -86,7 +86,7 @@ fn hold(held: &Held, share: f64, stop: &AtomicBool) {
             }
         };
         send(Signal::STOP);
-        due -= slept(Duration::from_secs_f64(due));
+        owed_s -= slept(Duration::from_secs_f64(owed_s));
         send(Signal::CONT);
     }
 }

@@ -24,12 +24,12 @@ use crate::{machine, stop};
 const SIZE: usize = 64;
 const RECEIVER: NodeId = NodeId(1);
 const GENERATOR: NodeId = NodeId(0);
-/// A socket that waits looks so often whether it is over.
-const LOOK: Duration = Duration::from_millis(20);
+/// A socket that waits checks so often whether it is over.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(50);
-/// Messages between two looks whether the other side lives.
-const MESSAGES_PER_LOOK: u64 = 1 << 14;
+/// Messages between two checks whether the other side lives.
+const MESSAGES_PER_CHECK: u64 = 1 << 14;
 
 /// How a receiver waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,13 +88,13 @@ fn pace<E>(
         if elapsed >= plan.time() || stop::is_wanted() {
             return Ok(());
         }
-        let due = (elapsed.as_nanos() * u128::from(plan.offered) / 1_000_000_000) as u64;
-        if sent >= due {
+        let expected = (elapsed.as_nanos() * u128::from(plan.offered) / 1_000_000_000) as u64;
+        if sent >= expected {
             send(None)?;
             continue;
         }
         // What is late is sent at once, as a line would.
-        while sent < due {
+        while sent < expected {
             let mut message = [0; SIZE];
             message[..8].copy_from_slice(&now_ns().to_le_bytes());
             send(Some(message))?;
@@ -153,7 +153,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cos
                     Ok(()) | Err(SendError::WouldBlock { .. }) => {}
                     Err(error) => return Err(ExchangeError::from(error)),
                 }
-                if sends.is_multiple_of(MESSAGES_PER_LOOK) {
+                if sends.is_multiple_of(MESSAGES_PER_CHECK) {
                     watch(&mut launcher)?;
                 }
             }
@@ -218,7 +218,7 @@ pub fn measure_kernel(plan: &Plan, places: &[Place; 2]) -> Result<Cost, String> 
     if plan.waits == Waits::Sleeps {
         let blocks = receiver.set_nonblocking(false);
         blocks
-            .and_then(|()| receiver.set_read_timeout(Some(LOOK)))
+            .and_then(|()| receiver.set_read_timeout(Some(CHECK_EVERY)))
             .map_err(|error| error.to_string())?;
     }
     let cpus = machine::two_cpus();

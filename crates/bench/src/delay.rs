@@ -34,8 +34,8 @@ const GENERATOR: NodeId = NodeId(0);
 const SINK: NodeId = NodeId(2);
 /// What is on its way must come back within this time.
 const DRAIN: Duration = Duration::from_secs(20);
-/// Bursts between two looks whether the other side lives.
-const BURSTS_PER_LOOK: u64 = 1 << 12;
+/// Bursts between two checks whether the other side lives.
+const BURSTS_PER_CHECK: u64 = 1 << 12;
 /// A server that answers this part of the line's messages in time keeps pace: the last are still on their way.
 const KEPT: f64 = 0.95;
 
@@ -247,9 +247,9 @@ pub fn measure(
     let begun = Instant::now();
     while offered < plan.count {
         bursts += 1;
-        let due = Duration::from_nanos((bursts as f64 * burst_ns) as u64);
+        let until = Duration::from_nanos((bursts as f64 * burst_ns) as u64);
         // A line waits for nobody: what was not sent in its time is not sent later.
-        while begun.elapsed() < due {
+        while begun.elapsed() < until {
             endpoint.poll(&mut count)?;
         }
         endpoint.cork();
@@ -262,7 +262,7 @@ pub fn measure(
             }
         }
         endpoint.uncork()?;
-        if bursts.is_multiple_of(BURSTS_PER_LOOK) {
+        if bursts.is_multiple_of(BURSTS_PER_CHECK) {
             watch(&mut launcher)?;
         }
     }

@@ -30,7 +30,7 @@ const SHARED_BYTES: usize = 32 << 10;
 /// Round trips measured in front of a burst.
 const BURST_ROUND_TRIPS: u64 = 500;
 /// An idling process wakes this often; the cost is too small to be measured.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that a measurement moves by default; bounds how long large sizes take.
 const DEFAULT_BYTES: u64 = 512 << 20;
 
@@ -308,7 +308,7 @@ impl Runner {
             stop::check()?;
             let rest = span.saturating_sub(start.elapsed());
             self.endpoint
-                .poll_wait(&mut self.arrivals, rest.min(IDLE_LOOK))?;
+                .poll_wait(&mut self.arrivals, rest.min(IDLE_WAKE_EVERY))?;
         }
         Ok(())
     }
@@ -317,7 +317,7 @@ impl Runner {
     fn stand_by(&mut self) -> Result<(), ExchangeError> {
         // Not in a call of the endpoint, which would spin as those that are measured do: the assistant alone looks after it.
         while !self.endpoint.is_dead(SENDER) {
-            std::thread::sleep(IDLE_LOOK);
+            std::thread::sleep(IDLE_WAKE_EVERY);
         }
         Ok(())
     }

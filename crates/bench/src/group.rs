@@ -20,7 +20,7 @@ use tsumuji_node::{
 use crate::exchange::ExchangeError;
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
-use crate::processes::{self, Arrivals, CONTROL, DATA, LOOK, READY, Watch, pin};
+use crate::processes::{self, Arrivals, CHECK_EVERY, CONTROL, DATA, READY, Watch, pin};
 use crate::serve::Task;
 use crate::stop;
 
@@ -221,7 +221,7 @@ impl Member {
                     self.endpoint.send(ROOT, DATA, &blocks.own)?;
                 }
                 // Sending the rest costs processor time, too.
-                while !self.endpoint.flush(LOOK)? {
+                while !self.endpoint.flush(CHECK_EVERY)? {
                     watch()?;
                 }
                 Ok(())

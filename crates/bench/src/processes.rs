@@ -27,9 +27,9 @@ pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Less than what the other side waits for, which knows less.
 const MET_WITHIN: Duration = Duration::from_secs(15);
 /// Polls of a spinning loop between two checks of the clock and of the other processes.
-const TURNS_PER_LOOK: u32 = 1 << 16;
+const POLLS_PER_CHECK: u32 = 1 << 16;
 /// Longest wait for a message between two checks of the other processes.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Longest wait until a report is acknowledged.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
@@ -129,7 +129,7 @@ pub(crate) fn poll(
     if spins {
         endpoint.poll(handler)?;
     } else {
-        endpoint.poll_wait(handler, LOOK)?;
+        endpoint.poll_wait(handler, CHECK_EVERY)?;
     }
     Ok(())
 }
@@ -212,13 +212,13 @@ impl Arrivals {
         watch: Watch<'_>,
         done: impl Fn(&Self) -> bool,
     ) -> Result<(), ExchangeError> {
-        let mut turns = 0_u32;
+        let mut polls = 0_u32;
         let mut watched: Option<(Instant, u64)> = None;
         while !done(self) {
             poll(endpoint, self, spins)?;
-            turns += if spins { 1 } else { TURNS_PER_LOOK / 8 };
-            if turns >= TURNS_PER_LOOK {
-                turns = 0;
+            polls += if spins { 1 } else { POLLS_PER_CHECK / 8 };
+            if polls >= POLLS_PER_CHECK {
+                polls = 0;
                 watch()?;
                 if self.is_peer_dead && !done(self) {
                     return Err(ExchangeError::PeerDead);

@@ -40,9 +40,9 @@ impl RoundTrips {
 
     /// Adds the trip from `before` to now, which becomes `before`. The first `of` several does not count: it includes the start of the other thread.
     #[inline]
-    pub(crate) fn record_since(&mut self, before: &mut Instant, turn: u64, of: u64) {
+    pub(crate) fn record_since(&mut self, before: &mut Instant, iteration: u64, of: u64) {
         let now = Instant::now();
-        if turn > 0 || of == 1 {
+        if iteration > 0 || of == 1 {
             self.record((now - *before).as_nanos() as u64);
         }
         *before = now;

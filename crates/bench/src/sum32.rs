@@ -33,12 +33,12 @@ const CHANNEL: u16 = 1;
 const SERVER: NodeId = NodeId(1);
 /// Time before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Answers between two looks at the clock at least.
-const ANSWERS_PER_LOOK: u64 = 64;
+/// Answers between two readings of the clock at least.
+const ANSWERS_PER_CHECK: u64 = 64;
 /// An answer that takes longer is lost.
 const LOST_AFTER: Duration = Duration::from_secs(20);
-/// Polls between two looks whether the other side still lives.
-const TURNS_PER_LOOK: u32 = 1 << 16;
+/// Polls between two checks whether the other side still lives.
+const POLLS_PER_CHECK: u32 = 1 << 16;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -233,7 +233,7 @@ pub fn measure(
     let mut endpoint = processes::meet(&mut launcher, processes::options(plan.spin), security)?;
     let (request, channel) = (request(), Channel::ordered(CHANNEL));
     let mut count = Count::new(plan, misses);
-    let (mut sent, mut looked, mut turns) = (0, 0, 0_u32);
+    let (mut sent, mut checked, mut polls) = (0, 0, 0_u32);
     let (mut seen, mut moved) = (0, Instant::now());
     let rate = loop {
         if sent - count.answers < plan.outstanding {
@@ -244,15 +244,15 @@ pub fn measure(
             }
         }
         processes::poll(&mut endpoint, &mut count, plan.spin)?;
-        turns += if plan.spin { 1 } else { TURNS_PER_LOOK / 64 };
-        if count.answers >= looked + ANSWERS_PER_LOOK || turns >= TURNS_PER_LOOK {
-            looked = count.answers;
+        polls += if plan.spin { 1 } else { POLLS_PER_CHECK / 64 };
+        if count.answers >= checked + ANSWERS_PER_CHECK || polls >= POLLS_PER_CHECK {
+            checked = count.answers;
             if let Some(rate) = count.rate() {
                 break rate;
             }
         }
-        if turns >= TURNS_PER_LOOK {
-            turns = 0;
+        if polls >= POLLS_PER_CHECK {
+            polls = 0;
             watch(&mut launcher)?;
             if count.answers > seen {
                 (seen, moved) = (count.answers, Instant::now());
@@ -347,7 +347,7 @@ pub fn tcp(
             let mut end = End::new(server, how, REQUEST_BYTES, cpus);
             // Ends when the client has gone; a failure shows as missing answers.
             let (mut answers, data) = (Vec::new(), WorkingSet::new(plan.working_set_bytes));
-            let mut turn = || {
+            let mut serve_once = || {
                 end.take(|request| {
                     data.touch();
                     answers.push(sum(request, plan.loops).to_le_bytes());
@@ -358,7 +358,7 @@ pub fn tcp(
                 end.push(&stop)
             };
             while !stop.load(Ordering::Relaxed) {
-                if turn().is_err() {
+                if serve_once().is_err() {
                     break;
                 }
             }
@@ -383,7 +383,7 @@ fn ask(
     stop: &AtomicBool,
 ) -> io::Result<Rate> {
     let request = request();
-    let (mut sent, mut looked) = (0, 0);
+    let (mut sent, mut checked) = (0, 0);
     let (mut seen, mut moved) = (0, Instant::now());
     loop {
         while sent - count.answers < outstanding {
@@ -397,8 +397,8 @@ fn ask(
         } else if moved.elapsed() > LOST_AFTER {
             return Err(ErrorKind::TimedOut.into());
         }
-        if count.answers >= looked + ANSWERS_PER_LOOK {
-            looked = count.answers;
+        if count.answers >= checked + ANSWERS_PER_CHECK {
+            checked = count.answers;
             if let Some(rate) = count.rate() {
                 return if count.wrong == 0 {
                     Ok(rate)

@@ -25,12 +25,12 @@ const EXCHANGES_MAX: u64 = 1_000_000;
 
 /// Lengths of messages that are shared, and either copied or read by reference.
 const SHARED: [usize; 6] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Lengths of messages that are either copied into the queue or lent.
+/// Lengths of messages that are either copied into the queue or borrowed.
 const BORROWED: [usize; 4] = [4 << 10, 8 << 10, 12 << 10, 16 << 10];
 /// Sizes of frames, if the link has larger ones.
 const FRAMES: [usize; 3] = [8 << 10, 16 << 10, 32 << 10];
-/// Frames taken in one turn.
-const TURNS: [usize; 2] = [16, 32];
+/// Frames taken in one poll.
+const POLL_FRAMES: [usize; 2] = [16, 32];
 /// Frames sent without permission.
 const UNSCHEDULED: [usize; 3] = [16, 64, 1024];
 /// Longest times of spinning, in microseconds. None is shorter than the default: until then a wait yields, which takes as much processor time.
@@ -126,7 +126,7 @@ pub fn find(
         })?;
     }
     let short = [(Kind::Burst, 64, 0), (Kind::Burst, 1 << 10, 0)];
-    search.values("poll_frames", &short, &TURNS, |tuning| {
+    search.values("poll_frames", &short, &POLL_FRAMES, |tuning| {
         &mut tuning.poll_frames
     })?;
     // With one core nobody spins.

@@ -450,14 +450,14 @@ impl Receiver {
 
     fn report(&mut self, step: &Progress, parent: NodeId, ledger: &mut Ledger) {
         let reached = self.reached().min(step.behind);
-        let due = match self.told {
+        let must_report = match self.told {
             None => true,
             Some(told) => {
                 reached >= told + step.window / REPORTS_PER_WINDOW
                     || reached == step.len && told != reached
             }
         };
-        if due {
+        if must_report {
             self.told = Some(reached);
             ledger.control(parent, step.header(Kind::Reached, reached));
         }
@@ -476,7 +476,7 @@ impl Receiver {
         let gap = self.have.len() > 1 || self.have.first().is_some_and(|first| first.start > 0);
         self.gap_since = gap.then(|| self.gap_since.unwrap_or(now));
         let heard_at = *self.heard_at.get_or_insert(now);
-        let due = match (self.gap_since, self.asked_at) {
+        let ask_at = match (self.gap_since, self.asked_at) {
             (Some(since), None) => since + GAP_PATIENCE,
             (Some(since), Some(asked)) => (since + GAP_PATIENCE).max(asked + pause),
             // No gap is known: the rest may not have been sent yet.
@@ -485,8 +485,8 @@ impl Receiver {
                 asked.map_or(heard_at, |asked| asked.max(heard_at)) + quiet
             }
         };
-        self.ask_at = Some(due);
-        if now < due {
+        self.ask_at = Some(ask_at);
+        if now < ask_at {
             return;
         }
         self.unheard = (self.unheard + 1).min(16);

@@ -241,7 +241,7 @@ impl Table {
     /// The table for a link of this name: that of the profile in force, or the built-in one. Between hosts, where all must have the same, the file
     /// that `TSUMUJI_TUNE` names counts, and a machine's own does not.
     pub fn in_force(link: &str) -> Result<Self, TableError> {
-        let path = match Found::look()? {
+        let path = match Found::search()? {
             Found::Named(path, _) => path,
             Found::Own(path, _) if link == ON_ONE_HOST => path,
             Found::Own(..) | Found::None | Found::Foreign(..) => return Ok(Self::default()),

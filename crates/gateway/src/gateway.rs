@@ -252,12 +252,12 @@ impl Gateway {
         until_unused: bool,
         stop: impl Fn() -> bool,
     ) -> Result<Counters, EndpointError> {
-        let mut turns = 0u32;
+        let mut steps = 0u32;
         let mut used = Instant::now();
         while !stop() {
             let mut did = self.step()?;
-            turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(ASK_EVERY) {
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(ASK_EVERY) {
                 did |= self.ask(Duration::ZERO)?;
             }
             if did {
@@ -544,12 +544,12 @@ impl Gateway {
         self.mark_asleep(1);
         fence(Ordering::SeqCst);
         self.collect();
-        let is_due = !locked(&self.listed).is_empty() || !self.endpoint.arm_fd()?;
+        let has_work = !locked(&self.listed).is_empty() || !self.endpoint.arm_fd()?;
         let wait = self
             .endpoint
             .until_timer()
             .map_or(SLEEP, |timer| timer.min(SLEEP));
-        self.ask(if is_due { Duration::ZERO } else { wait })?;
+        self.ask(if has_work { Duration::ZERO } else { wait })?;
         self.mark_asleep(0);
         Ok(())
     }

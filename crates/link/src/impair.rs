@@ -173,16 +173,16 @@ fn chance(dice: &mut fastrand::Rng, probability: f64) -> bool {
 #[derive(Debug)]
 struct Held {
     /// When it is to be delivered at the latest.
-    due: Duration,
+    deliver_at: Duration,
     number: u64,
     from: LinkAddr,
     frame: Vec<u8>,
 }
 
-// Ordered by `due`, then by arrival; the earliest is the greatest, as `BinaryHeap` needs it.
+// Ordered by `deliver_at`, then by arrival; the earliest is the greatest, as `BinaryHeap` needs it.
 impl Ord for Held {
     fn cmp(&self, other: &Self) -> Ordering {
-        (other.due, other.number).cmp(&(self.due, self.number))
+        (other.deliver_at, other.number).cmp(&(self.deliver_at, self.number))
     }
 }
 
@@ -285,30 +285,31 @@ impl Mangler {
             self.spare.push(frame);
             return;
         }
-        let mut due = now;
+        let mut deliver_at = now;
         if let Some(rate) = config.rate_bytes_per_second {
             let nanos = frame.len() as u128 * 1_000_000_000 / u128::from(rate);
             let takes = Duration::from_nanos(nanos.min(u64::MAX.into()) as u64);
             self.free_at = self.free_at.max(now).saturating_add(takes);
-            due = self.free_at;
+            deliver_at = self.free_at;
         }
-        due = due.saturating_add(config.delay);
+        deliver_at = deliver_at.saturating_add(config.delay);
         let jitter_nanos = config.jitter.as_nanos().min(u64::MAX.into()) as u64;
         if jitter_nanos > 0 {
-            due = due.saturating_add(Duration::from_nanos(self.dice.u64(..jitter_nanos)));
+            deliver_at =
+                deliver_at.saturating_add(Duration::from_nanos(self.dice.u64(..jitter_nanos)));
         }
         let mut held = Held {
-            due,
+            deliver_at,
             number: self.arrived,
             from,
             frame,
         };
         if chance(&mut self.dice, config.reorder) {
             self.tally.reordered += 1;
-            held.due = due.saturating_add(OVERTAKEN_TIME);
+            held.deliver_at = deliver_at.saturating_add(OVERTAKEN_TIME);
             self.overtaken.push(Overtaken {
                 after_frame: self.arrived + 1 + self.dice.u64(..OVERTAKEN_FRAMES_MAX),
-                earliest: due,
+                earliest: deliver_at,
                 held,
             });
         } else {
@@ -321,11 +322,12 @@ impl Mangler {
         let arrived = self.arrived;
         let mut frames = 0;
         while frames < max {
-            let held = if self.held.peek().is_some_and(|next| next.due <= now) {
+            let held = if self.held.peek().is_some_and(|next| next.deliver_at <= now) {
                 self.held.pop()
             } else {
                 let ready = |frame: &Overtaken| {
-                    frame.held.due <= now || frame.earliest <= now && frame.after_frame <= arrived
+                    frame.held.deliver_at <= now
+                        || frame.earliest <= now && frame.after_frame <= arrived
                 };
                 self.overtaken
                     .iter()
@@ -350,9 +352,13 @@ impl Mangler {
     }
 
     /// When the next waiting frame is due at the latest.
-    fn next_due(&self) -> Option<Duration> {
-        let held = self.held.peek().map(|next| next.due);
-        let overtaken = self.overtaken.iter().map(|frame| frame.held.due).min();
+    fn next_delivery(&self) -> Option<Duration> {
+        let held = self.held.peek().map(|next| next.deliver_at);
+        let overtaken = self
+            .overtaken
+            .iter()
+            .map(|frame| frame.held.deliver_at)
+            .min();
         held.into_iter().chain(overtaken).min()
     }
 }
@@ -406,9 +412,9 @@ impl<L: Link, C: Clock> Impair<L, C> {
     }
 
     /// How long until a waiting frame is due.
-    fn time_to_due(&self) -> Option<Duration> {
-        let due = self.mangler.next_due()?;
-        Some(due.saturating_sub(self.clock.now()))
+    fn time_to_delivery(&self) -> Option<Duration> {
+        let at = self.mangler.next_delivery()?;
+        Some(at.saturating_sub(self.clock.now()))
     }
 }
 
@@ -473,9 +479,9 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        match self.time_to_due() {
+        match self.time_to_delivery() {
             Some(Duration::ZERO) => self.inner.flush(),
-            Some(due) => self.inner.wait(timeout.min(due)),
+            Some(left) => self.inner.wait(timeout.min(left)),
             None => self.inner.wait(timeout),
         }
     }
@@ -488,15 +494,15 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        let due = self.time_to_due();
-        if due == Some(Duration::ZERO) {
+        let left = self.time_to_delivery();
+        if left == Some(Duration::ZERO) {
             self.inner.flush()?;
             return Ok(false);
         }
         if let Some(watch) = &self.watch {
             watch
                 .timer
-                .set(due, "setting the timer of delayed frames")?;
+                .set(left, "setting the timer of delayed frames")?;
         }
         self.inner.arm_fd()
     }

@@ -127,7 +127,7 @@ struct Assist<'a> {
 
 impl Assist<'_> {
     fn run(&mut self) {
-        let (mut seen, mut polls) = (self.other.look(), 0);
+        let (mut seen, mut polls) = (self.other.observe(), 0);
         while !self.ends.load(Ordering::Acquire) {
             let driven_ns = self.other.stamp_ns().max(self.driven_ns);
             let ago = Duration::from_nanos(self.now_ns().saturating_sub(driven_ns));
@@ -136,7 +136,7 @@ impl Assist<'_> {
                 continue;
             }
             // The program has not polled for a while. If it is inside a call, it drives by itself.
-            let now = self.other.look();
+            let now = self.other.observe();
             if !now.is_inside() {
                 self.stand_in();
             } else if now == seen && polls >= POLLS_AT_A_WAIT {
@@ -153,7 +153,7 @@ impl Assist<'_> {
     fn stand_in(&mut self) {
         self.nap = NAP_LEAST;
         while !self.ends.load(Ordering::Acquire) {
-            let seen = self.other.look();
+            let seen = self.other.observe();
             let rest = self.drive();
             self.driven_ns = self.now_ns();
             let Some(rest) = rest else { return };
@@ -196,7 +196,7 @@ impl Assist<'_> {
         if done > 0 || !armed {
             core.tell_program();
         }
-        let timer = core.drive.until_due().into_iter();
+        let timer = core.drive.until_expiry().into_iter();
         let timer = timer.chain(core.drive.link.unsent_sleep()).min();
         let mut most = timer.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
         if !armed || core.drive.has_backlog() {
@@ -232,7 +232,7 @@ fn sleep_while<T>(
     }
     let woken = wait(other, link.map(std::os::fd::AsFd::as_fd), most);
     other.rise();
-    (other.look() == seen).then_some(woken)
+    (other.observe() == seen).then_some(woken)
 }
 
 /// Sleeps until rung, `link` is readable (returns `true`), or the time has passed.

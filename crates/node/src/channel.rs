@@ -246,7 +246,7 @@ impl Channels {
         let news = std::mem::take(&mut self.news)
             && !(self.is_empty(None) && open.all(OpenChannel::is_empty) && self.posts.is_idle());
         let woken = std::mem::take(&mut self.is_woken);
-        news || woken || !self.main.mailbox.is_empty() || self.is_due()
+        news || woken || !self.main.mailbox.is_empty() || self.is_pending()
     }
 
     /// Releases a message that was taken. Returns `true` if it was charged to the endpoint's budget.
@@ -505,11 +505,11 @@ impl Channels {
 
     /// Whether `settle` has something to do.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.bell.is_rung()
-            || self.tools.outbox.is_due()
-            || self.statistics.is_due()
-            || self.members.is_due()
+            || self.tools.outbox.is_pending()
+            || self.statistics.is_pending()
+            || self.members.is_pending()
     }
 
     /// Sends and releases what handlers and other threads have asked for; returns how much that was.
@@ -533,7 +533,7 @@ impl Channels {
                 done += 1;
             }
         }
-        if self.members.is_due() {
+        if self.members.is_pending() {
             let (way, peers) = (&mut *way, &mut *peers);
             let outbox = &mut self.tools.outbox;
             done += self.members.settle(&mut Means { way, peers, outbox });

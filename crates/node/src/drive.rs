@@ -2,8 +2,8 @@
 //!
 //! `endpoint` calls it with an [`Intake`] that receives what arrives. No other module of this crate uses engine and link together.
 //!
-//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send or events to report, so a poll
-//! without backlog and before `due` ends after receiving; `now` never goes back; no frame's path allocates, logs, or reads the clock more than once.
+//! Invariants: `timer_at` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send or events to report, so a poll
+//! without backlog and before `timer_at` ends after receiving; `now` never goes back; no frame's path allocates, logs, or reads the clock more than once.
 
 mod arrivals;
 mod batches;
@@ -98,7 +98,7 @@ pub trait Intake {
         0
     }
     /// Whether `settle` has something to do.
-    fn is_due(&self) -> bool {
+    fn is_pending(&self) -> bool {
         false
     }
     /// Sends and releases what handlers and other threads have asked for; returns how much that was.
@@ -116,7 +116,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     caps: LinkCaps,
     clock: C,
     now: Instant,
-    due: Option<Instant>,
+    timer_at: Option<Instant>,
     backlog: bool,
     /// Most frames to receive in the next poll.
     receive_frames: usize,
@@ -173,7 +173,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             caps,
             clock,
             now,
-            due: None,
+            timer_at: None,
             backlog: true,
             receive_frames: tuning.poll_frames,
             tuning,
@@ -254,7 +254,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             if let (false, Some(now)) = (refreshes, read) {
                 self.link.note_time(now.as_nanos());
             }
-            self.due = self.engine.poll_timeout();
+            self.timer_at = self.engine.poll_timeout();
             let messages = self.engine.counters().delivered_messages - before;
             self.receive_frames = next_burst(
                 self.receive_frames,
@@ -288,15 +288,15 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             self.check_liveness();
         }
         let mut settled = 0;
-        if intake.is_due() {
+        if intake.is_pending() {
             settled = intake.settle(self);
             self.backlog = true;
         }
-        let due = self.due.is_some_and(|due| due <= self.now);
-        if !due && !self.backlog {
+        let expired = self.timer_at.is_some_and(|at| at <= self.now);
+        if !expired && !self.backlog {
             return Ok(received); // no arrival needs an answer or an event
         }
-        if due {
+        if expired {
             self.engine.handle_timeout(self.now);
         }
         let sent = self.transmit(intake.borrowed())?;
@@ -309,8 +309,11 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     }
 
     /// The next timer, of the engine or of the liveness check.
-    fn next_due(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.liveness_due()).min()
+    fn next_timer(&self) -> Option<Instant> {
+        self.timer_at
+            .into_iter()
+            .chain(self.next_liveness_check())
+            .min()
     }
 
     /// Publishes the present counters, if there is a publisher.
@@ -368,7 +371,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             link.flush()?;
             self.gathered = false;
         }
-        self.due = engine.poll_timeout();
+        self.timer_at = engine.poll_timeout();
         Ok(sent)
     }
 
@@ -561,7 +564,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        let until = self.next_due().map_or(deadline, |due| due.min(deadline));
+        let until = self.next_timer().map_or(deadline, |at| at.min(deadline));
         let most = if self.backlog {
             BACKLOG_SLEEP
         } else {
@@ -600,9 +603,9 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     }
 
     /// Time until the next timer, ignoring frames that wait for the link; `None`: there is none.
-    pub(crate) fn until_due(&mut self) -> Option<Duration> {
+    pub(crate) fn until_expiry(&mut self) -> Option<Duration> {
         let now = self.refresh_now();
-        self.next_due().map(|due| to_std(due.since(now)))
+        self.next_timer().map(|at| to_std(at.since(now)))
     }
 
     /// Time after which the program must poll again: zero while frames wait; `None`: there is no timer.
@@ -610,7 +613,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         if self.backlog {
             return Some(Duration::ZERO);
         }
-        self.until_due()
+        self.until_expiry()
             .into_iter()
             .chain(self.link.unsent_sleep())
             .min()

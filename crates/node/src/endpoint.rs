@@ -118,7 +118,7 @@ impl Endpoint {
         }
         let tuning = match options.tuning {
             Some(given) => given.bounded(),
-            None => Found::look()?.tuning(caps.name),
+            None => Found::search()?.tuning(caps.name),
         };
         let incarnation = match options.incarnation {
             Some(0) => return Err(OpenError::ZeroIncarnation),

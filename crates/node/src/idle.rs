@@ -268,9 +268,9 @@ mod tests {
     #[test]
     fn fixed_policies_are_fixed() {
         for waited in [0, 10 * US, 10 * MS] {
-            let crowd = habit(true, true, 1_000);
-            assert_eq!(decide(IdlePolicy::Spin, crowd, waited), Step::Spin);
-            assert_eq!(decide(IdlePolicy::Yield, crowd, waited), Step::Yield);
+            let contended = habit(true, true, 1_000);
+            assert_eq!(decide(IdlePolicy::Spin, contended, waited), Step::Spin);
+            assert_eq!(decide(IdlePolicy::Yield, contended, waited), Step::Yield);
             assert_eq!(
                 decide(IdlePolicy::Sleep, habit(false, false, 0), waited),
                 Step::Sleep

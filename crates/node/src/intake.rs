@@ -65,8 +65,8 @@ impl drive::Intake for Intake<'_> {
     }
 
     #[inline]
-    fn is_due(&self) -> bool {
-        self.channels.is_due()
+    fn is_pending(&self) -> bool {
+        self.channels.is_pending()
     }
 
     fn settle(&mut self, way: &mut impl Way) -> usize {

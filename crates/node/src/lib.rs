@@ -23,8 +23,8 @@
 //!
 //! Modules: `endpoint` is the API, a file for each kind of call (`send`, `receive`, `datagrams`, `flow` …); `drive` is the loop that joins engine and
 //! link; `channel` queues arrived messages by channel, and what handlers and other threads send; `peers` is the state of each peer; `idle` chooses
-//! between spinning, yielding and sleeping, with `runqueue`; `assistant` drives while the program computes; `executor` runs services, and lends a
-//! program's work to a thread; `table` maps ids to addresses; [`any_link`] is one type for all links; [`tuning`] has thresholds; [`metrics`] publishes
+//! between spinning, yielding and sleeping, with `runqueue`; `assistant` drives while the program computes; `executor` runs services, and hands a
+//! program's work over to a thread; `table` maps ids to addresses; [`any_link`] is one type for all links; [`tuning`] has thresholds; [`metrics`] publishes
 //! counters; [`bootstrap`] starts processes and lets them meet; `cluster` reads the cluster file. The protocol is in `tsumuji_proto`, links in
 //! `tsumuji_link`.
 

@@ -337,7 +337,7 @@ pub(crate) struct Other<T> {
 
 impl<T> Other<T> {
     /// The owner's count. It differs from an earlier one if the owner entered or left since (except after 2³² times).
-    pub(crate) fn look(&self) -> Seen {
+    pub(crate) fn observe(&self) -> Seen {
         Seen(self.shared.owner.0.count.load(Ordering::Acquire))
     }
 
@@ -351,7 +351,7 @@ impl<T> Other<T> {
         self.shared.other.0.fetch_or(HELD, Ordering::SeqCst);
         let fenced = self.fence();
         // Acquire: makes the owner's changes of `value` visible.
-        let is_inside = self.look().is_inside();
+        let is_inside = self.observe().is_inside();
         let guard = OtherGuard { other: self };
         if is_inside || !fenced {
             return None; // the guard clears `HELD`
@@ -362,7 +362,7 @@ impl<T> Other<T> {
     /// Asks to be woken once the owner was inside; `false`: it was since `seen`.
     pub(crate) fn doze(&self, seen: Seen) -> bool {
         self.shared.other.0.fetch_or(DOZES, Ordering::SeqCst);
-        let dozes = self.fence() && self.look() == seen;
+        let dozes = self.fence() && self.observe() == seen;
         if !dozes {
             self.rise();
         }
@@ -493,13 +493,13 @@ mod tests {
     #[test]
     fn owner_keeps_the_other_out() {
         let (mut owner, mut other) = biased((7, 7), bell().expect("bell"));
-        let before = other.look();
+        let before = other.observe();
         {
             let _outer = owner.read();
             assert_eq!(owner.read().0, 7);
-            assert!(other.look().is_inside() && other.try_take().is_none());
+            assert!(other.observe().is_inside() && other.try_take().is_none());
         }
-        assert!(other.look() != before && !other.look().is_inside());
+        assert!(other.observe() != before && !other.observe().is_inside());
         other.try_take().expect("the owner is out").0 = 8;
         assert_eq!(owner.write().0, 8);
         assert_eq!(other.stamp_ns(), 8, "as it was when the owner went");
@@ -509,10 +509,10 @@ mod tests {
     #[test]
     fn visits_end_a_doze() {
         let (owner, other) = biased((0, 0), bell().expect("bell"));
-        let seen = other.look();
+        let seen = other.observe();
         drop(owner.read());
         assert!(!other.doze(seen), "the owner was here");
-        assert!(other.doze(other.look()));
+        assert!(other.doze(other.observe()));
         let readable = |other: &Other<Pair>| {
             let mut fds = [rustix::event::PollFd::new(
                 &other.shared.bell,

@@ -92,10 +92,13 @@ impl<L: MayHaveRings, C: Clock> Driver<L, C> {
         self.drive.poll_once(true, program)
     }
 
-    /// When the engine, or the look for dead processes, needs a poll at the latest.
-    pub fn due(&self) -> Option<Instant> {
+    /// When the engine, or the check for dead processes, needs a poll at the latest.
+    pub fn next_timer(&self) -> Option<Instant> {
         let timeout = self.drive.engine.poll_timeout();
-        timeout.into_iter().chain(self.drive.liveness_due()).min()
+        timeout
+            .into_iter()
+            .chain(self.drive.next_liveness_check())
+            .min()
     }
 
     /// Whether frames wait for room in the link.

@@ -195,7 +195,7 @@ pub enum ProfileError {
     },
 }
 
-/// Where profiles were looked for, and what was found.
+/// Result of the search for a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
     /// No profile, or none is wanted: the defaults hold.
@@ -209,8 +209,8 @@ pub enum Found {
 }
 
 impl Found {
-    /// Looks for the profile of this process.
-    pub fn look() -> Result<Self, ProfileError> {
+    /// Finds and reads the profile of this process.
+    pub fn search() -> Result<Self, ProfileError> {
         let value = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         match value(TUNE_VARIABLE) {
             Some(word) if word == NO_PROFILE => return Ok(Self::None),

@@ -146,10 +146,10 @@ mod tests {
                     alarms.set(peer, &mut kept[index], Instant::from_nanos(at));
                     oracle[index] = oracle[index].min(at);
                 } else {
-                    let due = (0..PEERS).map(|peer| (oracle[usize::from(peer)], peer)).min();
-                    let due = due.filter(|&(due, _)| due <= at).map(|(_, peer)| peer);
+                    let first = (0..PEERS).map(|peer| (oracle[usize::from(peer)], peer)).min();
+                    let expired = first.filter(|&(first, _)| first <= at).map(|(_, peer)| peer);
                     let popped = alarms.pop(Instant::from_nanos(at));
-                    prop_assert_eq!(popped, due);
+                    prop_assert_eq!(popped, expired);
                     if let Some(peer) = popped {
                         Alarms::gone_off(&mut kept[usize::from(peer)]);
                         oracle[usize::from(peer)] = u64::MAX;

@@ -158,7 +158,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
     #[inline]
     fn run_upkeep(&mut self) {
         self.calls += 1;
-        if self.peers.next_due() != NEVER || self.calls >= CALLS_PER_CHECK {
+        if self.peers.next_upkeep() != NEVER || self.calls >= CALLS_PER_CHECK {
             self.run_upkeep_now();
         }
     }
@@ -368,13 +368,13 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let now = self.run_upkeep_now();
         self.send_own(None)?;
-        let due = self.peers.next_due_or_aging();
-        let until_due = if due == NEVER {
+        let at = self.peers.next_upkeep_or_aging();
+        let left = if at == NEVER {
             timeout
         } else {
-            due.saturating_sub(now)
+            at.saturating_sub(now)
         };
-        self.inner.wait(timeout.min(until_due))
+        self.inner.wait(timeout.min(left))
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {

@@ -76,7 +76,7 @@ impl Repeat {
     }
 
     /// `Some(true)`: send now. `None`: it was sent often enough.
-    fn due(&mut self, now: Duration) -> Option<bool> {
+    fn poll(&mut self, now: Duration) -> Option<bool> {
         if now < self.at {
             return Some(false);
         }
@@ -163,9 +163,9 @@ pub(crate) struct Peers {
     group: Option<OwnGroup>,
     outbox: VecDeque<Out>,
     /// Earliest time at which `upkeep` has something to do, ageing aside.
-    next_due: Duration,
+    next_upkeep: Duration,
     /// When a session or the group key will be too old; it is minutes away, so the clock is seldom read for it.
-    aging_due: Duration,
+    aging_at: Duration,
     /// When the group key will be too old; `NEVER`: it was told to nobody yet.
     group_ages_at: Duration,
     /// Number of the next session.
@@ -191,8 +191,8 @@ impl Peers {
             slots: Slots::default(),
             group: broadcast.then(OwnGroup::new).transpose()?,
             outbox: VecDeque::new(),
-            next_due: NEVER,
-            aging_due: NEVER,
+            next_upkeep: NEVER,
+            aging_at: NEVER,
             group_ages_at: NEVER,
             next_session: 0,
             handshakes_left: HANDSHAKES_PER_BURST,
@@ -210,13 +210,13 @@ impl Peers {
         self.outbox.pop_front()
     }
 
-    pub(crate) fn next_due(&self) -> Duration {
-        self.next_due
+    pub(crate) fn next_upkeep(&self) -> Duration {
+        self.next_upkeep
     }
 
     /// The same, with the ageing of keys.
-    pub(crate) fn next_due_or_aging(&self) -> Duration {
-        self.next_due.min(self.aging_due)
+    pub(crate) fn next_upkeep_or_aging(&self) -> Duration {
+        self.next_upkeep.min(self.aging_at)
     }
 
     pub(crate) fn has_session(&self, addr: LinkAddr) -> bool {
@@ -255,7 +255,7 @@ impl Peers {
 
     /// Makes sure that `upkeep` runs at `at`.
     fn wake_at(&mut self, at: Duration) {
-        self.next_due = self.next_due.min(at);
+        self.next_upkeep = self.next_upkeep.min(at);
     }
 
     /// The flags of ordinary frames.
@@ -271,7 +271,7 @@ impl Peers {
         let session = self.slots.get(peer.current?)?;
         if session.sealer.is_worn() && peer.renew_at.is_none() {
             peer.renew_at = Some(Duration::ZERO);
-            self.next_due = Duration::ZERO;
+            self.next_upkeep = Duration::ZERO;
         }
         Some((&mut session.sealer, flag_bits))
     }
@@ -281,7 +281,7 @@ impl Peers {
         let flag_bits = self.mode_flag() | flags::GROUP;
         let group = self.group.as_mut()?;
         if group.sealer.is_worn() && group.renew().is_ok() {
-            self.next_due = Duration::ZERO; // all peers must be told the key
+            self.next_upkeep = Duration::ZERO; // all peers must be told the key
         }
         Some((&mut group.sealer, flag_bits))
     }

@@ -151,9 +151,9 @@ fn hear(net: &mut Net, all: &[NodeId], places: &mut [Place], pieces: usize) -> u
             .children
             .iter()
             .fold(own, |least, child| least.min(child.1));
-        let is_due = (reached - place.told.min(reached)) * PIECE_BYTES >= REPORT_BYTES
+        let must_report = (reached - place.told.min(reached)) * PIECE_BYTES >= REPORT_BYTES
             || reached == pieces && place.told < pieces;
-        if rank > 0 && is_due {
+        if rank > 0 && must_report {
             place.told = reached;
             let report = (reached as u64).to_le_bytes();
             net.send(

@@ -7,7 +7,7 @@
 //! order submitted; nothing after a message of a later *session*. A session lasts at its sender from one `PeerDead` to the next, and is bound to the
 //! incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and never lead back to an earlier incarnation; `Sent` comes once for each
 //! message submitted with `notify`, and for no other. Messages that fail with a session are at least those that were not told to be sent, and all of
-//! them are told as lost, but for one that its caller still lends.
+//! them are told as lost, but for one that is still borrowed from its caller.
 //!
 //! Messages are identified by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session equals the next
 //! one of a later session between the same incarnations, a delivery may be of either: both count as delivered, and the message may come once more.

@@ -149,7 +149,7 @@ impl Process for Production {
         self.0.poll_once(program).expect("a card does not fail");
     }
     fn deadline(&self) -> Option<Instant> {
-        self.0.due()
+        self.0.next_timer()
     }
     fn has_backlog(&self) -> bool {
         self.0.has_backlog()

@@ -86,7 +86,7 @@ impl Outlook {
 
     /// The outlook of a matrix in memory. `omega` and `tolerance` as for the run.
     pub fn of_matrix(matrix: &Matrix, omega: f64, tolerance: f64) -> Self {
-        let rows = Rows::look(matrix);
+        let rows = Rows::of(matrix);
         if omega > 1.0 {
             return Self::over_relaxed(omega);
         }
@@ -195,7 +195,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn look(matrix: &Matrix) -> Self {
+    fn of(matrix: &Matrix) -> Self {
         let mut rows = Self {
             strict: 0,
             weak: 0,
@@ -214,7 +214,7 @@ impl Rows {
 
 /// Largest Σ|off-diagonal| / |diagonal| of a row.
 pub(crate) fn largest_ratio(matrix: &Matrix) -> f64 {
-    Rows::look(matrix).largest_ratio
+    Rows::of(matrix).largest_ratio
 }
 
 /// |diagonal| and Σ|off-diagonal| of a row.
@@ -328,7 +328,7 @@ mod tests {
         Matrix::Dense(Dense::new(n, values.to_vec()).unwrap())
     }
 
-    fn look(matrix: &Matrix) -> Outlook {
+    fn outlook_of(matrix: &Matrix) -> Outlook {
         Outlook::of_matrix(matrix, 1.0, 1e-10)
     }
 
@@ -342,7 +342,7 @@ mod tests {
             });
             let triplets: Vec<_> = triplets.collect();
             let csr = crate::system::Csr::from_triplets(5, 5, &triplets).unwrap();
-            let outlook = look(&Matrix::Sparse(csr));
+            let outlook = outlook_of(&Matrix::Sparse(csr));
             assert_eq!(outlook.verdict, Verdict::Likely, "{outlook}");
         }
     }
@@ -350,7 +350,7 @@ mod tests {
     /// Strict dominance is assured, with the laps that its factor gives.
     #[test]
     fn strict_dominance() {
-        let outlook = look(&dense(2, &[2.0, -1.0, 1.0, 2.0]));
+        let outlook = outlook_of(&dense(2, &[2.0, -1.0, 1.0, 2.0]));
         assert_eq!(outlook.verdict, Verdict::Assured);
         assert_eq!(outlook.radius_at_most, Some(0.5));
         assert_eq!(outlook.laps_at_most, Some(34)); // ln 1e-10 / ln 0.5 = 33.2
@@ -360,12 +360,12 @@ mod tests {
     #[test]
     fn weak_dominance_needs_irreducibility() {
         let chain = dense(3, &[2.0, -1.0, 0.0, -1.0, 2.0, -1.0, 0.0, -1.0, 2.0]);
-        assert_eq!(look(&chain).verdict, Verdict::Assured);
+        assert_eq!(outlook_of(&chain).verdict, Verdict::Assured);
         let apart = dense(3, &[1.0, -1.0, 0.0, -1.0, 1.0, 0.0, 0.0, 0.0, 2.0]);
-        assert_ne!(look(&apart).verdict, Verdict::Assured);
+        assert_ne!(outlook_of(&apart).verdict, Verdict::Assured);
         // Bounds of two parts that have nothing to do with each other: between 0 and 5.
         let parts = dense(3, &[1.0, 5.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 2.0]);
-        let outlook = look(&parts);
+        let outlook = outlook_of(&parts);
         assert_eq!(outlook.verdict, Verdict::Unknown, "{outlook}");
     }
 
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn radius_without_dominance() {
         // Column scaling of a dominant matrix: dominance is lost, the radius stays 0.5.
-        let outlook = look(&dense(2, &[2.0, -10.0, -0.1, 2.0]));
+        let outlook = outlook_of(&dense(2, &[2.0, -10.0, -0.1, 2.0]));
         assert_eq!(outlook.verdict, Verdict::Assured, "{outlook}");
         assert!(outlook.radius_at_most.unwrap() < 0.51);
     }
@@ -382,17 +382,17 @@ mod tests {
     #[test]
     fn divergent_systems_are_told() {
         assert_eq!(
-            look(&dense(2, &[1.0, 3.0, 2.0, 1.0])).verdict,
+            outlook_of(&dense(2, &[1.0, 3.0, 2.0, 1.0])).verdict,
             Verdict::NotAssured
         );
-        let symmetric = look(&dense(2, &[1.0, 2.0, 2.0, 1.0]));
+        let symmetric = outlook_of(&dense(2, &[1.0, 2.0, 2.0, 1.0]));
         assert_eq!(symmetric.verdict, Verdict::Likely);
         assert!(symmetric.why.contains("positive definite"));
     }
 
     /// The outlook of generated systems agrees with that of their matrices.
     #[test]
-    fn generated_systems_agree_with_a_look() {
+    fn generated_systems_agree_with_their_matrices() {
         for text in ["dense:50", "poisson2d:9", "poisson3d:5", "circuit:200"] {
             for source in &Source::both(text) {
                 let outlook = Outlook::of(source, 1.0, 1e-10);

@@ -176,7 +176,7 @@ pub struct Own {
     /// The thread that waits in the kernel, and the word on which others wait for it.
     pub leader: AtomicU32,
     /// Counts leaders.
-    pub turns: AtomicU32,
+    pub leads: AtomicU32,
     /// Threads that wait for a leader.
     pub followers: AtomicU32,
     /// Processes that have it open.
@@ -650,7 +650,7 @@ pub fn reset(slot: &Slot) {
             &own.sending,
             &own.receiving,
             &own.leader,
-            &own.turns,
+            &own.leads,
             &own.followers,
             &own.processes,
             &own.is_nonblocking,

@@ -16,7 +16,7 @@ use crate::mark::{self, NetnsKey};
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for killed processes; one that is stuck in the kernel does not stop us.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// Asks all processes that match to end, kills those that do not, and returns how many there were. This process is spared.
 pub(crate) fn end(is_meant: &dyn Fn(u32) -> bool) -> usize {
@@ -48,7 +48,7 @@ fn signal_all(processes: &[OwnedFd], signal: Signal) {
 fn wait_for_end(is_meant: &dyn Fn(u32) -> bool, within: Duration) {
     let start = Instant::now();
     while !handles(is_meant).is_empty() && start.elapsed() < within {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 

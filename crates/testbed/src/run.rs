@@ -20,7 +20,7 @@ use crate::{Host, processes};
 
 /// Interrupted commands get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// A longer line is passed on in pieces.
 const LONGEST_LINE_BYTES: u64 = 64 * 1024;
 /// Environment variable that identifies the processes of a run.
@@ -213,7 +213,7 @@ fn wait(
             }
             _ => {}
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 

@@ -28,7 +28,7 @@ const KNOWN_FROM_HOSTS: u16 = 24;
 const HOSTS_AT_ONCE: u16 = 16;
 /// Ports forward as soon as the kernel has noticed both ends, within a second if it is not busy.
 const PORTS_READY_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_AT_PORTS_EVERY: Duration = Duration::from_millis(20);
+const CHECK_PORTS_EVERY: Duration = Duration::from_millis(20);
 /// Queue of a sending host: Linux's default for an ordinary network card.
 const HOST_QUEUE_FRAMES: u64 = 1000;
 /// Queue of a switch port, as in a small office switch.
@@ -432,6 +432,6 @@ fn wait_until_forwarding(
         if watch(spec.hosts).is_break() {
             return Err(UpError::Interrupted);
         }
-        std::thread::sleep(LOOK_AT_PORTS_EVERY);
+        std::thread::sleep(CHECK_PORTS_EVERY);
     }
 }

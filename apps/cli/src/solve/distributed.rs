@@ -45,7 +45,7 @@ pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConf
 }
 
 /// The x to begin with, and what is done with it while the run goes on.
-pub(super) struct Kept<'a> {
+pub(super) struct Checkpoints<'a> {
     pub(super) start: Start,
     /// How often, and what.
     pub(super) checkpoint: Option<Checkpoint<'a>>,
@@ -58,7 +58,7 @@ pub(super) fn solve(
     (workers, source): (usize, &Source),
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
-    kept: Kept<'_>,
+    checkpoints: Checkpoints<'_>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let team = Team {
@@ -79,7 +79,7 @@ pub(super) fn solve(
             if launcher.is_none() && interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
-            judge(endpoint, source, config, progress, kept, launcher, interrupt)
+            judge(endpoint, source, config, progress, checkpoints, launcher, interrupt)
         },
         // One that failed after the run, over its capture, is noticed as it ends.
         |result| matches!(result, Ok((outcome, traffic)) if outcome.converged && traffic.lost_workers == 0),
@@ -109,14 +109,14 @@ fn judge(
     source: &Source,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
-    kept: Kept<'_>,
+    checkpoints: Checkpoints<'_>,
     launcher: Option<&mut Launcher>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
     let stop = || interrupt.is_set();
     let mut processes = team::Processes::of(launcher);
     let mut gone = || processes.ended();
-    let (every, mut save) = kept.checkpoint.unzip();
+    let (every, mut save) = checkpoints.checkpoint.unzip();
     let mut save = |x: &[f64]| {
         if let Some(save) = &mut save {
             save(x);
@@ -128,7 +128,7 @@ fn judge(
         stop: &stop,
         checkpoint: every.map(|every| (every, &mut save as _)),
     };
-    match tsumuji_solve::distributed::run(endpoint, source, config, kept.start, watch) {
+    match tsumuji_solve::distributed::run(endpoint, source, config, checkpoints.start, watch) {
         Ok(solved) => Ok((solved.outcome.clone(), traffic(&solved))),
         Err(_) if interrupt.is_set() => Ok(ended(Reason::Interrupted)),
         Err(SolveError::WorkerLost { worker, cause }) => {

@@ -14,7 +14,7 @@ use super::planned::Compared;
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;
-/// Time between two looks at the clock while nothing else moves the bar.
+/// Time between two readings of the clock while nothing else moves the bar.
 const TICK: Duration = Duration::from_millis(200);
 /// Redraws a second.
 const REDRAWS: u8 = 10;

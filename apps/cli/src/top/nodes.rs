@@ -12,7 +12,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Nodes asked at a time, so that the time-outs of silent ones do not add up.
 const ASKED_AT_ONCE: usize = 32;
 /// Longest time of a reading: nodes not asked by then are shown as silent. Nodes of users with many nodes come last.
-const LOOK_MOST: Duration = Duration::from_secs(5);
+const READING_MOST: Duration = Duration::from_secs(5);
 /// Characters of names that are shown.
 const NAME_CHARS_MAX: usize = 24;
 
@@ -50,7 +50,7 @@ const GAUGES: [(&str, &str); 6] = [
 ];
 
 /// One reading.
-pub(super) struct Look {
+pub(super) struct Reading {
     pub(super) nodes: BTreeMap<LocalNode, Node>,
 }
 
@@ -112,10 +112,10 @@ impl Peer {
     }
 }
 
-impl Look {
+impl Reading {
     /// Reads all nodes, and compares with the previous reading.
     pub(super) fn now(before: Option<&Self>) -> std::io::Result<Self> {
-        let until = Instant::now() + LOOK_MOST;
+        let until = Instant::now() + READING_MOST;
         let found = local_nodes()?;
         let mut nodes = BTreeMap::new();
         for some in found.chunks(ASKED_AT_ONCE) {
@@ -128,16 +128,16 @@ impl Look {
             });
             for (local, node) in some.iter().zip(asked) {
                 if let Ok(Some(mut node)) = node {
-                    if let Some(earlier) = before.and_then(|look| look.nodes.get(local)) {
+                    if let Some(earlier) = before.and_then(|reading| reading.nodes.get(local)) {
                         node.compare(earlier);
                     }
                     nodes.insert(local.clone(), node);
                 }
             }
         }
-        let mut look = Self { nodes };
-        look.group();
-        Ok(look)
+        let mut reading = Self { nodes };
+        reading.group();
+        Ok(reading)
     }
 
     /// Finds which nodes belong together.
@@ -366,14 +366,14 @@ pub(super) mod tests {
         LocalNode::new(pid, NodeId(pid as u16 % 10), 0)
     }
 
-    pub(in crate::top) fn look(nodes: Vec<Node>) -> Look {
+    pub(in crate::top) fn reading(nodes: Vec<Node>) -> Reading {
         let nodes = nodes
             .into_iter()
             .map(|node| (local_node(node.pid), node))
             .collect();
-        let mut look = Look { nodes };
-        look.group();
-        look
+        let mut reading = Reading { nodes };
+        reading.group();
+        reading
     }
 
     pub(in crate::top) fn text(taken: f64, sent: u64) -> String {
@@ -413,8 +413,8 @@ pub(super) mod tests {
     fn nodes_are_grouped() {
         let any = text(1.0, 1);
         let nodes = [(10, 5), (11, 10), (12, 10), (21, 20), (22, 20), (33, 1)];
-        let look = look(nodes.map(|(pid, parent)| node(pid, parent, &any)).into());
-        let jobs: Vec<(u32, u32)> = look
+        let reading = reading(nodes.map(|(pid, parent)| node(pid, parent, &any)).into());
+        let jobs: Vec<(u32, u32)> = reading
             .in_order()
             .iter()
             .map(|node| (node.job, node.pid))

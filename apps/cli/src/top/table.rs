@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tsumuji_bench::table::{cell, number};
 
-use super::nodes::{Executor, Look, Node, Peer};
+use super::nodes::{Executor, Node, Peer, Reading};
 
 /// A node that polls publishes ten times a second; one that is silent for longer computes between polls.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -54,9 +54,9 @@ const COLUMNS: [Column; 19] = [
 const NAME_CHARS: usize = 10;
 
 /// The table, at most `width` characters wide but no narrower than 80; with lines for each flow if wanted.
-pub(super) fn of(look: &Look, flows: bool, width: usize) -> String {
+pub(super) fn of(reading: &Reading, flows: bool, width: usize) -> String {
     let mut text = String::new();
-    if look.nodes.is_empty() {
+    if reading.nodes.is_empty() {
         return "no nodes run here (of this user, in this network namespace)\n".to_owned();
     }
     let spare = spare_below(width);
@@ -65,7 +65,7 @@ pub(super) fn of(look: &Look, flows: bool, width: usize) -> String {
         let _ = write!(text, "{heading:>width$} ");
     }
     text.push_str("NAME\n");
-    let nodes = look.in_order();
+    let nodes = reading.in_order();
     let several = nodes.windows(2).any(|pair| pair[0].job != pair[1].job);
     let mut job = None;
     for node in nodes {
@@ -245,7 +245,7 @@ fn time(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nodes::tests::{look, node, text};
+    use super::super::nodes::tests::{node, reading, text};
     use super::*;
 
     /// Numbers of any size stay within their columns.
@@ -279,8 +279,8 @@ mod tests {
     /// Each node has its line, and each flow its lines where wanted; unknown values are a dash.
     #[test]
     fn table_has_all_nodes() {
-        let look = look(vec![node(11, 1, &text(10.0, 1000)), node(12, 1, "")]);
-        let plain = of(&look, false, usize::MAX);
+        let reading = reading(vec![node(11, 1, &text(10.0, 1000)), node(12, 1, "")]);
+        let plain = of(&reading, false, usize::MAX);
         let lines: Vec<&str> = plain.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].trim_start().starts_with("JOB") && lines[0].ends_with("NAME"));
@@ -292,7 +292,7 @@ mod tests {
             lines[1]
         );
         assert!(lines[2].ends_with("? (does not answer)"));
-        let flows = of(&look, true, usize::MAX);
+        let flows = of(&reading, true, usize::MAX);
         assert_eq!(flows.lines().count(), 6);
         assert!(flows.contains("→ 3 (x) up: rtt 12us"), "{flows}");
         assert!(flows.contains("pace free ← granted 0 of 0"), "{flows}");
@@ -314,14 +314,14 @@ mod tests {
             ("workers", "heavy", "3 workers, heavy"),
             ("driver", "light", "the driving thread, light"),
         ] {
-            let look = look(vec![node(11, 1, &info(place, reason))]);
-            let shown = of(&look, false, 80);
+            let reading = reading(vec![node(11, 1, &info(place, reason))]);
+            let shown = of(&reading, false, 80);
             let line = shown.lines().nth(2).unwrap();
             let line = line.trim_start();
             let wanted =
                 format!("channel 7 (adaptive): {wanted}; 12us a call, 34 wait, moved 2 times");
             assert_eq!(line, wanted);
-            let executors = &look.json()["nodes"][0]["executors"];
+            let executors = &reading.json()["nodes"][0]["executors"];
             assert_eq!(executors[0]["reason"], reason);
             assert_eq!(executors[0]["waiting_messages"], 34.0);
         }
@@ -350,21 +350,21 @@ mod tests {
         ]
         .map(|name| format!("tsumuji_{name}{{peer=\"3\"}} 123456789012\n"))
         .concat();
-        let look = look(vec![
+        let reading = reading(vec![
             node(11, 5, &(busy.clone() + &large)),
             node(12, 6, &busy),
         ]);
         for width in [0, 80, 100, 120, 140, 170] {
-            let table = of(&look, true, width);
+            let table = of(&reading, true, width);
             let widest = table.lines().map(|line| line.chars().count()).max();
             assert!(widest <= Some(width.max(80)), "{width}:\n{table}");
             let jobs = table.lines().filter(|line| line.starts_with("job "));
             assert_eq!(jobs.count(), if table.contains("JOB") { 0 } else { 2 });
         }
         for heading in COLUMNS.map(|column| column.heading) {
-            assert!(of(&look, false, 170).contains(heading), "{heading}");
+            assert!(of(&reading, false, 170).contains(heading), "{heading}");
         }
-        let headings = of(&look, false, 80);
+        let headings = of(&reading, false, 80);
         for heading in ["NODE", "UP", "CPU%", "MSG/s", "LOST/s", "QUEUED", "RTT"] {
             assert!(headings.contains(heading), "{heading}");
         }

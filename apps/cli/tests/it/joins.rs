@@ -57,7 +57,7 @@ fn until_all_heard(talker: &mut Talker, members: &mut Members, what: &str) {
             begun.elapsed() < PATIENCE,
             "{what}: these (life, of which life it heard nothing) remain: {missing:?}"
         );
-        talker.turn();
+        talker.talk_once();
     }
 }
 
@@ -69,7 +69,7 @@ fn until_ended(talker: &mut Talker, child: &mut Child) {
             return assert!(status.success(), "{status}");
         }
         assert!(begun.elapsed() < PATIENCE, "it does not stop");
-        talker.turn();
+        talker.talk_once();
     }
 }
 

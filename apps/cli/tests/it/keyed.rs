@@ -17,9 +17,9 @@ use tsumuji_node::{Channel, NodeId, endpoint_from_env};
 use tsumuji_testbed::{Spec, Testbed};
 
 const CYCLES: u32 = 12;
-/// Nodes look at their key file once a second; this much later all that run have looked, or nearly: a slow one comes later, as an
+/// Nodes check their key file once a second; this much later all that run have checked, or nearly: a slow one comes later, as an
 /// operator's slow host does.
-const LOOKED: Duration = Duration::from_millis(1_500);
+const CHECKED: Duration = Duration::from_millis(1_500);
 /// How long an intruder tries.
 const TRIES: Duration = Duration::from_secs(2);
 /// Set for the processes that try to take part without being able to.
@@ -90,7 +90,7 @@ fn replace(path: &Path, text: &str) {
 fn talk_for(talker: &mut Talker, time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
-        talker.turn();
+        talker.talk_once();
     }
 }
 
@@ -111,7 +111,7 @@ fn rotate(
         match cycle {
             2 => {
                 replace(key, &format!("{old}{new}"));
-                talk_for(talker, LOOKED);
+                talk_for(talker, CHECKED);
             }
             4 => {
                 let before = rekeys(talker);
@@ -123,12 +123,12 @@ fn rotate(
                         begun.elapsed() < common::PATIENCE,
                         "sessions are not renewed"
                     );
-                    talker.turn();
+                    talker.talk_once();
                 }
             }
             6 => {
                 replace(key, &new);
-                talk_for(talker, LOOKED);
+                talk_for(talker, CHECKED);
             }
             8 => later(talker),
             _ => {}
@@ -228,7 +228,7 @@ fn keyed_restarts_over(link: &'static str) {
                     let status = loop {
                         match child.try_wait().expect("wait") {
                             Some(status) => break status,
-                            None => talker.turn(),
+                            None => talker.talk_once(),
                         }
                     };
                     assert!(status.success(), "{link}, {who} got in: {status}");

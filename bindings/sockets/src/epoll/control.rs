@@ -86,7 +86,7 @@ pub(crate) fn control(
             epoll.queue(state, interest, true);
         }
     });
-    epoll.kick_if_due();
+    epoll.kick_if_pending();
     Ok(())
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn take_over(using: &Use) {
                 let _ = sys::epoll_ctl(kernel, libc::EPOLL_CTL_MOD, fd, KERNEL_EVENTS, data);
             }
         });
-        epoll.kick_if_due();
+        epoll.kick_if_pending();
     }
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn notify(using: &Use) {
                 epoll.queue(state, interest, true);
             }
         });
-        epoll.kick_if_due();
+        epoll.kick_if_pending();
     }
 }
 

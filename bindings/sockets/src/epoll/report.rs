@@ -18,7 +18,7 @@ impl Epoll {
                 let Some(interest) = state.ready.pop_front() else {
                     break;
                 };
-                let events = self.due(interest);
+                let events = self.reportable(interest);
                 if events != 0 {
                     state.ready.push_front(interest);
                     return true;
@@ -28,7 +28,7 @@ impl Epoll {
             false
         });
         // The kernel refuses instances that contain each other.
-        has_own || self.nested().iter().any(Nested::is_due)
+        has_own || self.nested().iter().any(Nested::must_report)
     }
 
     pub(super) fn queue(&self, state: &mut State, interest: &'static Interest, has_edge: bool) {
@@ -88,7 +88,7 @@ impl Epoll {
     }
 
     /// What is to be reported of an interest now.
-    fn due(&self, interest: &Interest) -> u32 {
+    fn reportable(&self, interest: &Interest) -> u32 {
         let is_idle = interest.is_active.load(Ordering::Relaxed) == 0
             || interest.is_spent.load(Ordering::Relaxed) != 0
             || interest.is_ours.load(Ordering::Relaxed) == 0;
@@ -105,7 +105,7 @@ impl Epoll {
             & !(ET | ONESHOT)
     }
 
-    /// Reports what is due, after `from` events that there are; how many there are then.
+    /// Reports what there is, after `from` events that there are; how many there are then.
     pub(super) fn emit(&self, state: &mut State, events: &mut [epoll_event], from: usize) -> usize {
         let mut count = from;
         for _ in 0..state.ready.len() {
@@ -115,21 +115,21 @@ impl Epoll {
             let Some(interest) = state.ready.pop_front() else {
                 break;
             };
-            let due = self.due(interest);
+            let found = self.reportable(interest);
             interest.has_edge.store(0, Ordering::Relaxed);
             let wanted = interest.events.load(Ordering::Relaxed);
-            if due == 0 || wanted & (ET | ONESHOT) != 0 {
+            if found == 0 || wanted & (ET | ONESHOT) != 0 {
                 interest.is_queued.store(0, Ordering::Relaxed);
             } else {
                 state.ready.push_back(interest);
             }
-            if due != 0 {
+            if found != 0 {
                 if wanted & ONESHOT != 0 {
                     interest.is_spent.store(1, Ordering::Relaxed);
                 }
-                interest.told.fetch_or(due, Ordering::Relaxed);
+                interest.told.fetch_or(found, Ordering::Relaxed);
                 events[count] = epoll_event {
-                    events: due,
+                    events: found,
                     u64: interest.data.load(Ordering::Relaxed),
                 };
                 count += 1;
@@ -147,7 +147,7 @@ impl Epoll {
                     let told = event.u64;
                     told == nested.data
                 });
-            if is_told || count == events.len() || !nested.is_due() {
+            if is_told || count == events.len() || !nested.must_report() {
                 continue;
             }
             if let Some(key) = nested.key {
@@ -193,12 +193,12 @@ impl Epoll {
     fn has_told(&self, nested: &Nested, key: &'static Interest) {
         let inner = nested.epoll;
         inner.take_rings();
-        let due: Vec<&'static Interest> = inner.state.with(|state| {
+        let ready: Vec<&'static Interest> = inner.state.with(|state| {
             inner.collect(state);
             state.ready.iter().copied().collect()
         });
         let seen = inner.edges.load(Ordering::Relaxed);
-        for using in due.iter().filter_map(|interest| interest.using()) {
+        for using in ready.iter().filter_map(|interest| interest.using()) {
             if let Some(fd) = using.any_fd() {
                 stream::take_old_bells(&using, fd, OLD_BELLS);
             }

@@ -129,14 +129,14 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
     }
     let own = &using.mine().own;
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
-    let due = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
+    let outstanding = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
     let mut room = [0; BELLS];
     // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
-    // Who waits takes one only: others may take those that are due meanwhile, and what comes then may be data.
+    // Who waits takes one only: others may take those that are outstanding meanwhile, and what comes then may be data.
     let most = if flags == 0 {
         1
     } else {
-        (due as usize).clamp(1, BELLS)
+        (outstanding as usize).clamp(1, BELLS)
     };
     match sys::recv(fd, &mut room[..most], flags) {
         Ok(0) => {

@@ -175,13 +175,13 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
 }
 
 /// Sleeps on the word as a blocking call does, for one that waits for this stream alone, `rest_ns` at most, after `silent` such sleeps that nobody has ended.
-/// `is_due` looks once more before. `None`: it must sleep in the kernel.
+/// `is_ready` checks once more before. `None`: it must sleep in the kernel.
 pub(crate) fn sleep_on_word(
     using: &Use,
     fd: c_int,
     silent: &mut usize,
     rest_ns: Option<u64>,
-    is_due: impl FnOnce() -> bool,
+    is_ready: impl FnOnce() -> bool,
 ) -> Option<Result<()>> {
     let may_sleep = *silent < WORD_NS.len()
         && rest_ns != Some(0)
@@ -201,7 +201,7 @@ pub(crate) fn sleep_on_word(
         let word = &using.mine().inn.is_asleep;
         word.fetch_or(FUTEX, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if is_due() {
+        if is_ready() {
             return Ok(());
         }
         using.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -386,13 +386,13 @@ fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result
         Ok(outcome) => return outcome,
         Err(leader) => leader,
     };
-    let turn = own.turns.load(Ordering::SeqCst);
+    let leads = own.leads.load(Ordering::SeqCst);
     own.followers.fetch_add(1, Ordering::SeqCst);
     let outcome = match own.leader.load(Ordering::SeqCst) {
         0 => Ok(0),
         _ => {
             let most_ns = left.ns().unwrap_or(FOLLOW_NS).min(FOLLOW_NS);
-            sys::futex_wait(&own.turns, turn, Some(most_ns))
+            sys::futex_wait(&own.leads, leads, Some(most_ns))
         }
     };
     own.followers.fetch_sub(1, Ordering::SeqCst);
@@ -415,8 +415,8 @@ fn lead<R>(own: &Own, act: impl FnOnce() -> R) -> std::result::Result<R, u32> {
     let outcome = act();
     own.leader.store(0, Ordering::SeqCst);
     if own.followers.load(Ordering::SeqCst) != 0 {
-        own.turns.fetch_add(1, Ordering::SeqCst);
-        sys::futex_wake(&own.turns, u32::MAX);
+        own.leads.fetch_add(1, Ordering::SeqCst);
+        sys::futex_wake(&own.leads, u32::MAX);
     }
     Ok(outcome)
 }

@@ -31,7 +31,7 @@ const BURST_FRAMES: usize = 64;
 /// Without a frame for this long, one was lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Empty polls between two readings of the clock.
-const POLLS_PER_LOOK: u32 = 1 << 14;
+const POLLS_PER_CHECK: u32 = 1 << 14;
 
 /// Why a link alone could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -159,14 +159,14 @@ impl<L: Link> End<L> {
         )?;
         if taken == 0 {
             self.empty_polls += 1;
-            if self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.heard.elapsed() > LOST_AFTER
+            if self.empty_polls.is_multiple_of(POLLS_PER_CHECK) && self.heard.elapsed() > LOST_AFTER
             {
                 return Err(LinkLimitError::Lost);
             }
             relax(self.cpus);
             return Ok(());
         }
-        if self.empty_polls >= POLLS_PER_LOOK {
+        if self.empty_polls >= POLLS_PER_CHECK {
             self.heard = Instant::now();
         }
         self.empty_polls = 0;
@@ -265,18 +265,18 @@ pub fn pingpong<L: Link + Send>(
 ) -> Result<Sample, LinkLimitError> {
     let lead = |end: &mut End<L>| {
         let mut trips = RoundTrips::default();
-        for turn in 1..=iterations {
+        for iteration in 1..=iterations {
             let mut before = Instant::now();
             end.send()?;
             end.link.flush()?;
-            end.receive_until(end.frames_of(turn))?;
-            trips.record_since(&mut before, turn - 1, iterations);
+            end.receive_until(end.frames_of(iteration))?;
+            trips.record_since(&mut before, iteration - 1, iterations);
         }
         Ok(trips.half())
     };
     let follow = |end: &mut End<L>| {
-        for turn in 1..=iterations {
-            end.receive_until(end.frames_of(turn))?;
+        for iteration in 1..=iterations {
+            end.receive_until(end.frames_of(iteration))?;
             end.send()?;
             end.link.flush()?;
         }

@@ -88,10 +88,10 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (Half
             let mut trips = RoundTrips::default();
             let clock = Clock::start(ready);
             let mut before = Instant::now();
-            for turn in 0..iterations {
+            for iteration in 0..iterations {
                 put(&mut questions, &message, cpus);
                 take(&mut answered, &mut message, cpus);
-                trips.record_since(&mut before, turn, iterations);
+                trips.record_since(&mut before, iteration, iterations);
             }
             (trips.half(), clock.stop())
         });

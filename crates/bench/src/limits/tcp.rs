@@ -119,7 +119,7 @@ pub(crate) fn pingpong_for(
                 let mut trips = RoundTrips::default();
                 let began = Instant::now();
                 let mut before = began;
-                for turn in 0..iterations {
+                for iteration in 0..iterations {
                     if limit.is_some_and(|limit| before - began > limit) {
                         break;
                     }
@@ -133,7 +133,7 @@ pub(crate) fn pingpong_for(
                     if !whole {
                         return Err(ErrorKind::TimedOut.into());
                     }
-                    trips.record_since(&mut before, turn, iterations);
+                    trips.record_since(&mut before, iteration, iterations);
                 }
                 Ok(trips)
             };

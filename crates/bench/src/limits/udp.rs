@@ -132,7 +132,7 @@ pub(crate) fn pingpong_between(
                 let mut buffer = vec![1; size + COALESCED_BYTES_MAX];
                 let mut trips = RoundTrips::default();
                 let mut before = Instant::now();
-                for turn in 0..iterations {
+                for iteration in 0..iterations {
                     send(&asker, &buffer[..size], echo_addr, cpus)?;
                     let (mut spins, mut filled) = (0_u32, 0);
                     loop {
@@ -150,7 +150,7 @@ pub(crate) fn pingpong_between(
                         }
                         relax(cpus);
                     }
-                    trips.record_since(&mut before, turn, iterations);
+                    trips.record_since(&mut before, iteration, iterations);
                 }
                 Ok(trips.half())
             };

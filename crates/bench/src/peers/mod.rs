@@ -21,12 +21,12 @@ use crate::ops::Job;
 use crate::stop;
 
 /// Interval at which a wait for a peer checks whether the user wants to stop; the peer's end is noticed at once …
-const LOOK: Timespec = Timespec {
+const CHECK_EVERY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
 /// … or at this interval where the kernel gives no descriptor that signals it.
-const LOOK_WITHOUT_DESCRIPTOR: Duration = Duration::from_millis(2);
+const CHECK_EVERY_WITHOUT_DESCRIPTOR: Duration = Duration::from_millis(2);
 /// Time from asking a process to end to killing it: enough to remove its files.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest time of a compiler or a solver; a longer one hangs.
@@ -141,9 +141,9 @@ impl Ended {
     fn wait_on(&mut self, end: Option<&OwnedFd>, patient: impl Fn() -> bool) -> Option<ExitStatus> {
         while patient() {
             if let Some(end) = end {
-                let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us check early
+                let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&CHECK_EVERY)); // a signal only makes us check early
             } else {
-                std::thread::sleep(LOOK_WITHOUT_DESCRIPTOR);
+                std::thread::sleep(CHECK_EVERY_WITHOUT_DESCRIPTOR);
             }
             if let Some(status) = self.0.try_wait().ok()? {
                 return Some(status);

@@ -31,7 +31,7 @@ pub(crate) const FILE_BYTES: usize = 612;
 /// Longest time until a server listens.
 const START: Duration = Duration::from_secs(10);
 /// Interval of asking whether it does.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// Where servers and loads run.
 pub(crate) struct Ground<'a> {
@@ -290,7 +290,7 @@ fn wait_for(server: &mut Ended, port: u16) -> Result<(), String> {
         if Instant::now() > until {
             return Err("it does not listen".to_owned());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 

@@ -45,8 +45,8 @@ pub const SIZES: [usize; 5] = [1, 64, 1 << 10, 8 << 10, 64 << 10];
 pub const SIZES_OF_MANY: [usize; 3] = [32, 8 << 10, 64 << 10];
 /// TCP's congestion control, if the kernel has it and nobody asks for another.
 const USUAL_CONGESTION: &str = "cubic";
-/// Who waits for a process looks so often whether the user wants to stop.
-const LOOK: Timespec = Timespec {
+/// A wait for a process checks so often whether the user wants to stop.
+const CHECK_EVERY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
@@ -234,7 +234,7 @@ impl Peer {
     fn line(&mut self) -> Result<String, StreamError> {
         while self.out.buffer().is_empty() {
             let mut out = [PollFd::new(self.out.get_ref(), PollFlags::IN)];
-            match poll(&mut out, Some(&LOOK)) {
+            match poll(&mut out, Some(&CHECK_EVERY)) {
                 Ok(0) | Err(Errno::INTR) if stop::is_wanted() => return Err(StreamError::Stopped),
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => break,

@@ -16,8 +16,8 @@ const BLOCK_BYTES: usize = 64 << 10;
 const PART_BYTES: usize = 1_400;
 /// Bytes before the video in a datagram: frame and part, 4 each.
 const HEAD_BYTES: usize = 8;
-/// A call that waits longer looks whether all is over.
-const LOOK: Duration = Duration::from_millis(20);
+/// A call that waits longer checks whether all is over.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs to the end. `by_datagrams`: the video goes by UDP.
 pub(super) fn run(
@@ -50,13 +50,13 @@ pub(super) fn run(
     })
 }
 
-/// Both ends of a connection; calls on them return after `LOOK` at the latest.
+/// Both ends of a connection; calls on them return after `CHECK_EVERY` at the latest.
 fn connection(sender: &Place, receiver: &Place) -> io::Result<(TcpStream, TcpStream)> {
     let (near, far) = tcp::connection(sender, receiver)?;
     for stream in [&near, &far] {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(LOOK))?;
-        stream.set_write_timeout(Some(LOOK))?;
+        stream.set_read_timeout(Some(CHECK_EVERY))?;
+        stream.set_write_timeout(Some(CHECK_EVERY))?;
     }
     Ok((near, far))
 }
@@ -130,7 +130,7 @@ fn datagrams(sender: &Place, receiver: &Place, schedule: &Schedule) -> io::Resul
     near.connect(far.local_addr()?)?;
     near.set_nonblocking(false)?;
     far.set_nonblocking(false)?;
-    far.set_read_timeout(Some(LOOK))?;
+    far.set_read_timeout(Some(CHECK_EVERY))?;
     let plan = schedule.plan;
     let parts = plan.frame_bytes.div_ceil(PART_BYTES) as u32;
     thread::scope(|scope| {

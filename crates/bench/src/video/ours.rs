@@ -28,8 +28,8 @@ const BLOCK_BYTES: usize = 8 << 10;
 const BLOCKS_AHEAD: usize = 4;
 /// The loop's wait: shorter than a frame's time on the cable.
 const WAIT: Duration = Duration::from_millis(1);
-/// A receiver looks so often whether all is over.
-const LOOK: Duration = Duration::from_millis(20);
+/// A receiver checks so often whether all is over.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 const MEET_WITHIN: Duration = Duration::from_secs(10);
 
 /// Whatever went wrong: it is told only.
@@ -84,7 +84,7 @@ pub(super) fn run(
                 && !(screen.is_complete && Instant::now() >= schedule.end())
                 && !is_over.load(Ordering::Relaxed)
             {
-                far.poll_wait(&mut screen, LOOK)?;
+                far.poll_wait(&mut screen, CHECK_EVERY)?;
             }
             let _ = far.close(Duration::ZERO);
             Ok(())

@@ -16,8 +16,8 @@ use super::memory::{
 };
 use super::sys;
 
-/// How often an interface without a sender looks whether that still lives.
-const LOOKS: u32 = 1 << 10;
+/// How often an interface without a sender checks whether that still lives.
+const ROUNDS_PER_CHECK: u32 = 1 << 10;
 
 struct Interface {
     memory: Memory,
@@ -40,14 +40,14 @@ pub fn serve(memory: OwnedFd, pipe: OwnedFd) -> io::Result<()> {
         packet: vec![1; BYTES_MAX],
         last: 0,
     };
-    let (mut turns, mut looks) = (0, 0);
+    let (mut spins, mut rounds) = (0, 0);
     loop {
         if interface.memory.load(Line::Mode, 0) == STOP {
             return Ok(());
         }
-        if !interface.poll()? && spin(&mut turns) {
-            looks += 1;
-            if looks % LOOKS == 0 && !interface.has_sender() {
+        if !interface.poll()? && spin(&mut spins) {
+            rounds += 1;
+            if rounds % ROUNDS_PER_CHECK == 0 && !interface.has_sender() {
                 return Ok(());
             }
         }

@@ -22,7 +22,7 @@ pub(super) const RING_DATA: usize = RING + 4096;
 /// All of it.
 pub(super) const ALL_BYTES: usize = RING_DATA + BYTES_MAX;
 pub(super) const DESCRIPTOR_BYTES: usize = 32;
-/// Turns of a loop that waits before it gives its core away.
+/// Polls of a loop that waits before it gives its core away.
 const SPINS: u32 = 2000;
 
 /// Lines of the control block.
@@ -138,10 +138,10 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// A turn of a loop that waits. `true`: look whether waiting still makes sense.
-pub(super) fn spin(turns: &mut u32) -> bool {
-    *turns += 1;
-    if turns.is_multiple_of(SPINS) {
+/// A poll of a loop that waits found nothing. `true`: check whether waiting still makes sense.
+pub(super) fn spin(spins: &mut u32) -> bool {
+    *spins += 1;
+    if spins.is_multiple_of(SPINS) {
         std::thread::yield_now();
         return true;
     }

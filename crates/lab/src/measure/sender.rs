@@ -119,7 +119,7 @@ impl<'a> Sender<'a> {
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         self.memory.store(Line::Mode, 4, u64::from(port));
-        let mut turns = 0;
+        let mut spins = 0;
         let mut accepted = Vec::new();
         loop {
             match listener.accept() {
@@ -143,7 +143,7 @@ impl<'a> Sender<'a> {
                 0 => {}
                 code => return Err(error_of(code)),
             }
-            if spin(&mut turns) && (self.is_stopped)() {
+            if spin(&mut spins) && (self.is_stopped)() {
                 return Ok(None);
             }
         }
@@ -354,13 +354,13 @@ impl<'a> Sender<'a> {
         let Some(stream) = &self.stream else {
             return Ok(());
         };
-        let mut turns = 0;
+        let mut spins = 0;
         while calls > 0 {
             if let Some(ended) = sys::ended_zero_copies(stream.as_fd())? {
                 calls = calls.saturating_sub(ended.calls);
                 self.zero_copies.calls += ended.calls;
                 self.zero_copies.copied += ended.copied;
-            } else if spin(&mut turns) && (self.is_stopped)() {
+            } else if spin(&mut spins) && (self.is_stopped)() {
                 return Err(MeasureError::Stopped);
             }
         }
@@ -368,9 +368,9 @@ impl<'a> Sender<'a> {
     }
 
     fn wait(&self, line: Line) -> Result<(), MeasureError> {
-        let mut turns = 0;
+        let mut spins = 0;
         while self.memory.load(line, 0) != self.number {
-            if spin(&mut turns) && (self.is_stopped)() {
+            if spin(&mut spins) && (self.is_stopped)() {
                 return Err(MeasureError::Stopped);
             }
         }

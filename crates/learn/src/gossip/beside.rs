@@ -1,6 +1,6 @@
 //! A worker's steps on a thread beside the one that polls: receiving, stepping and transmitting on two cores.
 //!
-//! Owned by `serve`. The whole worker is lent, and is recalled when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two
+//! Owned by `serve`. The whole worker is handed over, and recalled when it has no step to do. What peers send meanwhile, and what is to leave, crosses by two
 //! queues.
 
 use std::sync::Arc;
@@ -211,7 +211,7 @@ pub(super) mod tests {
         (epochs.collect(), pulls.collect())
     }
 
-    /// Lends `worker`, or asks for the one that is lent: it comes back when it has no step to do.
+    /// Hands `worker` over, or asks for the one that was: it comes back when it has no step to do.
     fn divide(beside: &mut Beside, worker: Option<Worker>) -> Option<(Worker, f64)> {
         let here = worker.as_ref().map(|worker| (worker.done(), 0));
         let divided = (beside.steps).divide(Executor::Pipeline, (false, true), 0, here, || worker);
@@ -258,7 +258,7 @@ pub(super) mod tests {
         let mut epochs = Vec::new();
         while worker.is_running() {
             divide(&mut beside, Some(worker));
-            worker = beside.steps.recall().expect("lent").0;
+            worker = beside.steps.recall().expect("handed over").0;
             let mut out: Vec<Out> = beside.leaving().collect();
             out.extend(worker.out().drain(..));
             epochs.extend(told(&out).0);

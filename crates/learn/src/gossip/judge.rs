@@ -473,13 +473,13 @@ impl Judge {
             Method::Newton => self.alive().all(|(_, member)| member.has_ended),
             Method::Sgd => {
                 // An all-reduce hears of nothing before its end.
-                let is_due = |member: &Member| {
+                let has_reached = |member: &Member| {
                     member.epochs >= self.check_at && self.mode != Mode::AllReduce
                 };
                 self.alive().all(|(_, member)| member.is_last)
                     || self
                         .alive()
-                        .all(|(_, member)| is_due(member) || member.is_last)
+                        .all(|(_, member)| has_reached(member) || member.is_last)
             }
         }
     }

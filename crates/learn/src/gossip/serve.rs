@@ -115,10 +115,10 @@ fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
 
 /// The worker and the findings of polling.
 struct Driver {
-    /// One without a run, while the worker itself is lent; then it only keeps what waits to be sent.
+    /// One without a run, while the worker itself is handed over; then it only keeps what waits to be sent.
     worker: Worker,
     beside: Beside,
-    /// Rows that the other thread has done, before what is lent.
+    /// Rows that the other thread has done, before what is handed over.
     rows_beside: u64,
     /// Time spent on steps on this thread.
     computed: Duration,
@@ -147,7 +147,7 @@ impl Driver {
             let is_idle = self.poll(endpoint)? == 0;
             self.divide(cores, began)?;
             let sent = self.send(endpoint)?;
-            if self.beside.steps.is_lent() {
+            if self.beside.steps.is_handed_over() {
                 self.beside.steps.back_off(is_idle);
                 continue;
             }
@@ -220,17 +220,17 @@ impl Driver {
         let now_ns = began.elapsed().as_nanos() as u64;
         let done = (worker.rows_done() as f64, self.computed.as_nanos() as u64);
         let here = worker.steps_by_itself().then_some(done);
-        let lend = || {
-            let mut lent = worker.replaced();
-            std::mem::swap(worker.out(), lent.out()); // what waits to be sent stays
-            Some(lent)
+        let hand_over = || {
+            let mut other = worker.replaced();
+            std::mem::swap(worker.out(), other.out()); // what waits to be sent stays
+            Some(other)
         };
-        let returned = (self.beside.steps).divide(executor, cores, now_ns, here, lend);
+        let returned = (self.beside.steps).divide(executor, cores, now_ns, here, hand_over);
         self.take_back(returned.map_err(WorkerError::Thread)?);
         Ok(())
     }
 
-    /// Takes the worker back, if it is lent.
+    /// Takes the worker back, if it was handed over.
     fn recall(&mut self) {
         let returned = self.beside.steps.recall();
         self.take_back(returned);
@@ -251,7 +251,7 @@ impl Driver {
 
     /// Takes what a peer has sent, where the worker is. `is_kept`: it is not lost.
     fn take_of_peer(&mut self, from: usize, bytes: &[u8], is_kept: bool) {
-        if self.beside.steps.is_lent() {
+        if self.beside.steps.is_handed_over() {
             if self.beside.give(from, bytes) || !is_kept {
                 return;
             }
@@ -318,7 +318,7 @@ impl Driver {
 
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send(&mut self, endpoint: &mut Endpoint) -> Result<bool, WorkerError> {
-        if self.beside.steps.is_lent() {
+        if self.beside.steps.is_handed_over() {
             let room = WAITING_MOST.saturating_sub(self.worker.out().len());
             self.worker.out().extend(self.beside.leaving().take(room));
         }

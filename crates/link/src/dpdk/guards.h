@@ -28,7 +28,7 @@ struct guard {
 
 #define NO_PORT UINT32_MAX
 /* A burst waits so long for the gate: some ten milliseconds, where what goes on behind it takes microseconds. */
-#define GATE_LOOKS (1u << 16)
+#define GATE_POLLS (1u << 16)
 
 /* Held by whoever makes, changes or removes devices, and around memif's callbacks, which register others. */
 static pthread_mutex_t control_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -71,7 +71,7 @@ static inline bool try_burst_begin(uint16_t port)
  * stays closed, the burst is refused after all: false. */
 static __attribute__((cold, noinline)) bool wait_for_gate(uint16_t port)
 {
-    for (unsigned look = 0; look < GATE_LOOKS; look++) {
+    for (unsigned polls = 0; polls < GATE_POLLS; polls++) {
         sched_yield();
         if (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) == 0 && try_burst_begin(port))
             return true;

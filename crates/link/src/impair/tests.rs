@@ -228,13 +228,13 @@ fn delay_is_kept() {
     };
     let (mut link, hand) = impaired(config);
     assert_eq!(numbers(&mut link, 1), []);
-    assert_eq!(link.time_to_due(), Some(Duration::from_millis(5)));
+    assert_eq!(link.time_to_delivery(), Some(Duration::from_millis(5)));
     hand.0.set(Duration::from_millis(4));
-    assert_eq!(link.time_to_due(), Some(Duration::from_millis(1)));
+    assert_eq!(link.time_to_delivery(), Some(Duration::from_millis(1)));
     assert_eq!(numbers(&mut link, 1), []);
     assert_eq!(link.inner.0, 64, "no more is fetched than may wait");
     hand.0.set(Duration::from_millis(5));
-    assert_eq!(link.time_to_due(), Some(Duration::ZERO));
+    assert_eq!(link.time_to_delivery(), Some(Duration::ZERO));
     assert!(!link.arm_fd().expect("arm_fd"));
     assert_eq!(numbers(&mut link, 1), (0..64).collect::<Vec<_>>());
     assert_eq!(link.counters().impaired_frames, 0);

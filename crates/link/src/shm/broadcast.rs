@@ -123,7 +123,7 @@ pub(crate) struct Reader {
     sequence: u64,
 }
 
-enum Look {
+enum Copied {
     Frame { bytes: usize, missed: u64 },
     Torn,
     Corrupt,
@@ -166,10 +166,10 @@ impl Reader {
             if tail < self.position || tail > POSITION_LIMIT {
                 return Heard::Corrupt;
             }
-            match self.look(memory, tail, scratch) {
-                Look::Frame { bytes, missed } => return Heard::Frame { bytes, missed },
-                Look::Corrupt => return Heard::Corrupt,
-                Look::Torn => {}
+            match self.try_copy(memory, tail, scratch) {
+                Copied::Frame { bytes, missed } => return Heard::Frame { bytes, missed },
+                Copied::Corrupt => return Heard::Corrupt,
+                Copied::Torn => {}
             }
             // `newest` first: the tail read after it then covers that whole record.
             let newest = memory.newest();
@@ -182,9 +182,9 @@ impl Reader {
         Heard::Nothing
     }
 
-    fn look<M: BroadcastRead>(&mut self, memory: &M, tail: u64, scratch: &mut [u8]) -> Look {
+    fn try_copy<M: BroadcastRead>(&mut self, memory: &M, tail: u64, scratch: &mut [u8]) -> Copied {
         if tail - self.position > self.words {
-            return Look::Torn;
+            return Copied::Torn;
         }
         let mask = self.words - 1;
         let head = memory.word((self.position & mask) as usize);
@@ -203,14 +203,14 @@ impl Reader {
             }
         }
         if memory.fenced_reserve().wrapping_sub(self.position) > self.words {
-            return Look::Torn;
+            return Copied::Torn;
         }
         if !sound {
-            return Look::Corrupt;
+            return Copied::Corrupt;
         }
         let missed = sequence - self.sequence;
         self.position = end;
         self.sequence = sequence.wrapping_add(1);
-        Look::Frame { bytes, missed }
+        Copied::Frame { bytes, missed }
     }
 }

@@ -164,7 +164,7 @@ impl Line<'_> {
 
     /// Sends a sign of life, if it is time.
     fn beat(&mut self) -> Result<(), AgentError> {
-        if !self.pulse.is_due() {
+        if !self.pulse.needs_beat() {
             return Ok(());
         }
         let mut frame = Vec::new();

@@ -91,7 +91,7 @@ impl Pulse {
     }
 
     /// Whether it is time for a sign of life.
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn needs_beat(&self) -> bool {
         !self.is_held && self.said.elapsed() >= self.silence / BEATS
     }
 

@@ -70,7 +70,7 @@ impl Remote {
     /// Sends a sign of life, if it is time. Bytes that wait in the outbox serve as one once they leave; with a stuck pipe, more of them would not
     /// help.
     pub(super) fn beat(&mut self) {
-        if self.to.is_none() || !self.pulse.is_due() {
+        if self.to.is_none() || !self.pulse.needs_beat() {
             return;
         }
         if self.outbox.is_empty() {

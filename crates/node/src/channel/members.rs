@@ -88,7 +88,7 @@ pub(crate) struct Members {
     /// Number of members, as the admitting node stated it.
     stated: Option<u16>,
     /// `settle` has something to do.
-    is_due: bool,
+    is_pending: bool,
 }
 
 impl Members {
@@ -116,7 +116,7 @@ impl Members {
             moved: BTreeSet::new(),
             dead_since: BTreeMap::new(),
             stated: None,
-            is_due: false,
+            is_pending: false,
         }
     }
 
@@ -140,8 +140,8 @@ impl Members {
     }
 
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.is_due
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_pending
     }
 
     /// A process without an id asks to become a member.
@@ -154,7 +154,7 @@ impl Members {
                 nonce: join.nonce,
                 name: presentable(&String::from_utf8_lossy(join.name)),
             });
-            self.is_due = true;
+            self.is_pending = true;
         }
     }
 
@@ -164,7 +164,7 @@ impl Members {
             return false;
         };
         self.heard.push((from, news));
-        self.is_due = true;
+        self.is_pending = true;
         true
     }
 
@@ -178,7 +178,7 @@ impl Members {
                     self.learned = Instant::now();
                 }
                 self.met.push(*peer);
-                self.is_due = true;
+                self.is_pending = true;
                 false
             }
             Event::PeerDead { peer, .. } => {
@@ -193,7 +193,7 @@ impl Members {
     /// Learns, answers and tells; returns how much that was.
     #[cold]
     pub(crate) fn settle(&mut self, means: &mut Means<'_, impl Way>) -> usize {
-        self.is_due = false;
+        self.is_pending = false;
         let mut done = 0;
         for (from, news) in std::mem::take(&mut self.heard) {
             done += 1;

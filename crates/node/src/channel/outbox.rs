@@ -235,7 +235,7 @@ impl Outbox {
 
     /// Whether `settle` has something to do.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         !self.fresh.is_empty() || !self.again.is_empty()
     }
 

@@ -115,7 +115,7 @@ impl Statistics {
 
     /// Whether requests wait for answers.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         !self.is_paused && !self.requests.is_empty()
     }
 
@@ -280,7 +280,7 @@ mod tests {
             let request = asker.ask(PEER, first, u16::MAX, waits);
             assert!(asked.take((NodeId(0), 0), &request).is_none());
             let (to, request) = asked.next_request().expect("one");
-            assert!(to == NodeId(0) && request.first == first && !asked.is_due());
+            assert!(to == NodeId(0) && request.first == first && !asked.is_pending());
             let response = request.answer((first.0..70).map(flow));
             let noticed = asker.take((PEER, 0), &response);
             assert_eq!((noticed.is_none(), asker.has_answer()), (waits, waits));
@@ -301,7 +301,7 @@ mod tests {
             asked.take((NodeId(0), 0), &request);
         }
         let (_, request) = asked.next_request().expect("the newest");
-        assert!(!asked.is_due());
+        assert!(!asked.is_pending());
         let response = request.answer([flow(4)].into_iter());
         assert!(asker.take((NodeId(2), 0), &response).is_none() && !asker.has_answer());
         for length in 0..response.len() {
@@ -332,12 +332,12 @@ mod tests {
         let request = Statistics::beginning_at(7).ask(PEER, NodeId(0), 1, false);
         asked.is_paused = true;
         asked.take((NodeId(0), 1), &request);
-        assert!(!asked.is_due() && asked.next_request().is_none());
+        assert!(!asked.is_pending() && asked.next_request().is_none());
         asked.forget(NodeId(0), 1);
         asked.is_paused = false;
-        assert!(asked.is_due() && asked.next_request().is_some());
+        assert!(asked.is_pending() && asked.next_request().is_some());
         asked.take((NodeId(0), 1), &request);
         asked.forget(NodeId(0), 2);
-        assert!(!asked.is_due(), "of a session that has ended");
+        assert!(!asked.is_pending(), "of a session that has ended");
     }
 }

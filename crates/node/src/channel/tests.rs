@@ -391,7 +391,7 @@ fn kept_messages_count_until_they_go() {
     std::thread::spawn(move || drop(one))
         .join()
         .expect("thread");
-    assert!(channels.is_due());
+    assert!(channels.is_pending());
     channels.settle(&mut engine, &mut peers);
     assert_eq!(channels.state(7).expect("open").used_bytes, 264);
     channels.close(7).expect("open");
@@ -602,7 +602,7 @@ fn letters_leave_in_order_and_hold_up_no_other_channel() {
         ),
         (2, 1)
     );
-    assert!(!channels.is_due(), "nobody tries what is stopped");
+    assert!(!channels.is_pending(), "nobody tries what is stopped");
     channels.control(A, 0, &Control::Go(7).to_bytes());
     assert_eq!(channels.settle(&mut engine, &mut peers), 2);
     assert!(channels.tools.outbox.is_empty());

@@ -23,7 +23,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
     }
 
     /// When the kernel is asked next.
-    pub(crate) fn liveness_due(&self) -> Option<Instant> {
+    pub(crate) fn next_liveness_check(&self) -> Option<Instant> {
         (self.liveness_at != NEVER).then_some(self.liveness_at)
     }
 
@@ -40,7 +40,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             }
         }
         if !dying.is_empty() {
-            self.liveness_at = self.now + DYING_POLL; // so that turns follow
+            self.liveness_at = self.now + DYING_POLL; // so that more polls follow
         }
         self.dying = dying;
     }

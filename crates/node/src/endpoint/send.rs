@@ -468,9 +468,9 @@ impl Core {
         if !notify && !more && self.send_directly(to, channel, &Payload::Copied(message, &[]))? {
             return Ok(UNTRACKED);
         }
-        let lends = bytes >= BORROWED_BYTES
+        let borrows = bytes >= BORROWED_BYTES
             || bytes >= self.drive.tuning.borrow_bytes && self.drive.gathers_alone(to);
-        if lends {
+        if borrows {
             match self.send_borrowed(to, channel, message, notify) {
                 // Nothing has left, so it may wait for memory like a copied message.
                 Err(SendError::NoMemory { .. }) if bytes < BORROWED_BYTES => {}

@@ -1,4 +1,4 @@
-//! Work in steps, done by the thread that polls, or lent to a thread beside it, as `Division` decides.
+//! Work in steps, done by the thread that polls, or handed over to a thread beside it, as `Division` decides.
 //!
 //! Used by the workers of the solver and of learning. One thread at a time has the work. What arrives meanwhile, and what is to leave, crosses by queues
 //! of the program's choice, whose far ends ([`Work::Ends`]) stay with the thread beside.
@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_micros(100);
 /// Where threads outnumber cores, a core is given away at least this often.
 const SLICE: Duration = Duration::from_micros(50);
 
-/// Work that can be lent between two steps.
+/// Work that can be handed over between two steps.
 pub trait Work: Send + 'static {
     /// The far ends of the queues.
     type Ends: Send + 'static;
@@ -74,12 +74,12 @@ pub struct Beside<W: Work> {
     /// What the thread is started with.
     far: Option<(W::Ends, Receiver<W>, Sender<W>)>,
     /// `None`: the thread is to end.
-    lends: Option<Sender<W>>,
-    returns: Receiver<W>,
+    to_thread: Option<Sender<W>>,
+    from_thread: Receiver<W>,
     thread: Option<JoinHandle<()>>,
-    is_lent: bool,
-    /// Work done when it was lent.
-    lent_at: f64,
+    is_handed_over: bool,
+    /// Work done when it was handed over.
+    done_before: f64,
     would_contend: bool,
     runqueue: Runqueue,
 }
@@ -87,23 +87,23 @@ pub struct Beside<W: Work> {
 impl<W: Work> Beside<W> {
     /// `ends` are for the thread beside.
     pub fn new(ends: W::Ends) -> Self {
-        let (lends, lent) = channel();
-        let (give_back, returns) = channel();
+        let (to_thread, incoming) = channel();
+        let (outgoing, from_thread) = channel();
         Self {
             division: None,
             shared: Arc::new(Shared::default()),
-            far: Some((ends, lent, give_back)),
-            lends: Some(lends),
-            returns,
+            far: Some((ends, incoming, outgoing)),
+            to_thread: Some(to_thread),
+            from_thread,
             thread: None,
-            is_lent: false,
-            lent_at: 0.0,
+            is_handed_over: false,
+            done_before: 0.0,
             would_contend: false,
             runqueue: Runqueue::default(),
         }
     }
 
-    /// Moves work to where it is to be done: lends what `lend` gives, or takes back what is lent, and returns it as [`recall`](Self::recall) does. To be
+    /// Moves work to where it is to be done: hands over what `work` gives, or takes back what was, and returns it as [`recall`](Self::recall) does. To be
     /// called between two polls. Fails if the kernel gives no thread, and the user asked for one.
     ///
     /// Alone: there is nobody to hear from. Would contend: with a second thread, threads outnumber cores. `here`, if this thread has steps to do: useful work by
@@ -114,13 +114,13 @@ impl<W: Work> Beside<W> {
         (is_alone, would_contend): (bool, bool),
         now_ns: u64,
         here: Option<(f64, u64)>,
-        lend: impl FnOnce() -> Option<W>,
+        work: impl FnOnce() -> Option<W>,
     ) -> io::Result<Option<(W, f64)>> {
         self.would_contend = would_contend;
-        if self.is_lent && self.is_over() {
+        if self.is_handed_over && self.is_over() {
             return Ok(self.recall());
         }
-        let (work, computed_ns) = match (self.is_lent, here) {
+        let (useful, computed_ns) = match (self.is_handed_over, here) {
             (true, _) => (
                 f64::from_bits(self.shared.useful.load(Ordering::Relaxed)),
                 0,
@@ -135,15 +135,15 @@ impl<W: Work> Beside<W> {
         let division = (self.division).get_or_insert_with(|| Division::new(executor, gains));
         let done = Done {
             now_ns,
-            work,
+            work: useful,
             computed_ns,
         };
         let is_beside = division.is_beside(done, || self.runqueue.delay_ns());
-        match (is_beside, self.is_lent) {
+        match (is_beside, self.is_handed_over) {
             (true, false) => match self.start() {
                 Ok(()) => {
-                    if let Some(work) = lend() {
-                        self.lend(work);
+                    if let Some(work) = work() {
+                        self.hand_over(work);
                     }
                 }
                 // Nobody asked for it.
@@ -160,14 +160,14 @@ impl<W: Work> Beside<W> {
 
     /// Starts the thread, unless it was.
     fn start(&mut self) -> io::Result<()> {
-        let Some((mut ends, lent, returns)) = self.far.take() else {
+        let Some((mut ends, incoming, outgoing)) = self.far.take() else {
             return Ok(());
         };
         let (shared, yields) = (Arc::clone(&self.shared), self.would_contend);
         let run = move || {
-            while let Ok(mut work) = lent.recv() {
+            while let Ok(mut work) = incoming.recv() {
                 steps(&mut work, &mut ends, &shared, yields);
-                if returns.send(work).is_err() {
+                if outgoing.send(work).is_err() {
                     return;
                 }
             }
@@ -177,24 +177,24 @@ impl<W: Work> Beside<W> {
         Ok(())
     }
 
-    fn lend(&mut self, work: W) {
-        self.lent_at = work.done();
+    fn hand_over(&mut self, work: W) {
+        self.done_before = work.done();
         let shared = &self.shared;
         shared
             .useful
             .store(work.useful().to_bits(), Ordering::Relaxed);
         shared.has_ended.store(false, Ordering::Relaxed);
         shared.recalled.store(false, Ordering::Relaxed);
-        let sent = self.lends.as_ref().map(|lends| lends.send(work));
+        let sent = self.to_thread.as_ref().map(|thread| thread.send(work));
         if !matches!(sent, Some(Ok(()))) {
             self.repeat_panic();
         }
-        self.is_lent = true;
+        self.is_handed_over = true;
     }
 
     /// Whether the other thread has the work.
-    pub fn is_lent(&self) -> bool {
-        self.is_lent
+    pub fn is_handed_over(&self) -> bool {
+        self.is_handed_over
     }
 
     /// Whether the other thread has no step to do, or has ended, by a panic.
@@ -205,7 +205,7 @@ impl<W: Work> Beside<W> {
 
     /// Whether the other thread rests until something arrives.
     pub fn rests(&self) -> bool {
-        self.is_lent && self.shared.rests.load(Ordering::Relaxed)
+        self.is_handed_over && self.shared.rests.load(Ordering::Relaxed)
     }
 
     /// Something has arrived: a rest ends.
@@ -221,7 +221,7 @@ impl<W: Work> Beside<W> {
         }
     }
 
-    /// The polling thread's moment between two polls while the work is lent. If it is idle where threads outnumber cores, another has its core.
+    /// The polling thread's moment between two polls while the work is handed over. If it is idle where threads outnumber cores, another has its core.
     pub fn back_off(&self, is_idle: bool) {
         match is_idle && self.would_contend {
             true => std::thread::yield_now(),
@@ -229,18 +229,18 @@ impl<W: Work> Beside<W> {
         }
     }
 
-    /// Asks for the work, if it is lent, and waits for it: for one step at most, and what waits in the queue. Returns how much was done beside, too.
+    /// Asks for the work, if it was handed over, and waits for it: for one step at most, and what waits in the queue. Returns how much was done beside, too.
     pub fn recall(&mut self) -> Option<(W, f64)> {
-        if !self.is_lent {
+        if !self.is_handed_over {
             return None;
         }
         self.shared.recalled.store(true, Ordering::Release);
         self.unpark();
-        let Ok(work) = self.returns.recv() else {
+        let Ok(work) = self.from_thread.recv() else {
             self.repeat_panic();
         };
-        self.is_lent = false;
-        let done = work.done() - self.lent_at;
+        self.is_handed_over = false;
+        let done = work.done() - self.done_before;
         Some((work, done))
     }
 
@@ -255,7 +255,7 @@ impl<W: Work> Beside<W> {
 
 impl<W: Work> Drop for Beside<W> {
     fn drop(&mut self) {
-        self.lends = None;
+        self.to_thread = None;
         self.shared.recalled.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
@@ -284,7 +284,7 @@ fn steps<W: Work>(work: &mut W, ends: &mut W::Ends, shared: &Shared, yields: boo
             }
             Stepped::Ended => {
                 shared.has_ended.store(true, Ordering::Release);
-                // The polling thread looks all the time.
+                // The polling thread checks all the time.
                 while !shared.recalled.load(Ordering::Acquire) {
                     match yields {
                         true => std::thread::park_timeout(REST),
@@ -361,33 +361,36 @@ mod tests {
         let mut beside: Beside<Sum> = Beside::new(ends);
         assert_eq!(beside.recall(), None);
         assert_eq!(divide(&mut beside, Executor::Pipeline, None), None);
-        assert!(!beside.is_lent(), "there was nothing to lend");
+        assert!(!beside.is_handed_over(), "there was nothing to hand over");
         assert_eq!(divide(&mut beside, Executor::Pipeline, Some(sum(2))), None);
-        assert!(beside.is_lent());
+        assert!(beside.is_handed_over());
         given.send(3).expect("the thread lives");
         let mut back = None;
         while back.is_none() {
             beside.back_off(true);
             back = divide(&mut beside, Executor::Pipeline, None);
         }
-        let (mut work, done) = back.expect("just looked at");
+        let (mut work, done) = back.expect("just checked");
         assert_eq!((work.arrived, work.steps, done), (3, 2, 2.0));
         work.last = u32::MAX;
         assert_eq!(divide(&mut beside, Executor::Pipeline, Some(work)), None);
         given.send(4).expect("the thread lives");
         beside.wake();
-        let (work, done) = beside.recall().expect("lent");
+        let (work, done) = beside.recall().expect("handed over");
         assert_eq!((work.arrived, done), (7, f64::from(work.steps) - 2.0));
         assert_eq!(divide(&mut beside, Executor::Pipeline, Some(work)), None);
     }
 
-    /// Nothing is lent by run-to-completion, nor by adaptive where threads outnumber cores.
+    /// Nothing is handed over by run-to-completion, nor by adaptive where threads outnumber cores.
     #[test]
     fn work_stays_where_no_second_thread_may_do_it() {
         for executor in [Executor::RunToCompletion, Executor::Adaptive] {
             let mut beside: Beside<Sum> = Beside::new(channel().1);
             assert_eq!(divide(&mut beside, executor, Some(sum(1))), None);
-            assert!(!beside.is_lent() && beside.thread.is_none(), "{executor}");
+            assert!(
+                !beside.is_handed_over() && beside.thread.is_none(),
+                "{executor}"
+            );
         }
     }
 

@@ -5,7 +5,7 @@
 //! transmits; heavy services then hold up neither acknowledgements nor other channels. *Adaptive* begins with the first, measures, and moves the
 //! service to the workers and back (`policy`).
 //!
-//! A program that computes all the time has no service: it lends its work to a thread ([`Beside`]) by the same three words.
+//! A program that computes all the time has no service: it hands its work over to a thread ([`Beside`]) by the same three words.
 //!
 //! Opened by `Endpoint::serve`; it is the channel's handler (`dispatch`). Invariants: messages of one peer on ordered channels are served one at a time, in order,
 //! also across a move, and their answers leave in that order; a message counts against the channel's budget until it was served, which bounds the

@@ -37,7 +37,7 @@ impl Keyed {
 
     /// Reads the keys again if their file has changed. An invalid file changes nothing.
     #[cold]
-    fn look(&mut self) {
+    fn reload_if_changed(&mut self) {
         let changed = modified(&self.key_file);
         if changed.is_none() || changed == self.changed {
             return;
@@ -67,7 +67,7 @@ impl Link for Keyed {
         self.sealed.note_time(now_ns);
         if now_ns >= self.check_at_ns {
             self.check_at_ns = now_ns.saturating_add(CHECK_EVERY_NS);
-            self.look();
+            self.reload_if_changed();
         }
     }
 }

@@ -159,7 +159,7 @@ fn a_closed_policy_stops_nobody() {
 
 /// What a sender counted that wrote to a receiver which takes one message a millisecond.
 struct Written {
-    /// Of many looks, 200 us apart: frames that wait at the receiver, or are on their way there.
+    /// Of many samples, 200 us apart: frames that wait at the receiver, or are on their way there.
     in_flight_mean: f64,
     paced_frames: u64,
     /// Sent again without a reason: not because of silence, nor by mistake.
@@ -198,7 +198,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
         a.send(B, CHANNEL, b"first").expect("send");
         assert!(a.flush(LONG).expect("link"));
     }
-    let (mut in_flight_sum, mut looks) = (0, 0);
+    let (mut in_flight_sum, mut samples) = (0, 0);
     for index in 0..MESSAGES {
         a.send(B, CHANNEL, &pattern(1_000, index)).expect("send");
     }
@@ -206,7 +206,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
         a.recv(Duration::from_micros(200)).expect("link");
         let flow = a.flow(B).expect("peer");
         in_flight_sum += flow.in_flight_frames;
-        looks += 1;
+        samples += 1;
     }
     let (here, flow) = (a.counters().engine, a.flow(B).expect("peer"));
     assert!(matches!(flow.pace, Pace::Free) == matches!(pace, Pace::Free));
@@ -219,7 +219,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
         + there.engine.drops.get(tsumuji_proto::Drop::Gap);
     assert_eq!((refused, there.link.dropped_frames), (0, 0), "{over:?}");
     Written {
-        in_flight_mean: in_flight_sum as f64 / f64::from(looks),
+        in_flight_mean: in_flight_sum as f64 / f64::from(samples),
         paced_frames: flow.paced_frames,
         resent_frames: here
             .retransmitted_frames

@@ -176,16 +176,16 @@ fn budget_holds_the_sender_back() {
         for _ in 0..100 {
             a.send(B, CHANNEL, &message).expect("send"); // 10 MB: ten times the budget
         }
-        // Turns without taking: both sides go on until nothing has moved for a while, and for many turns.
-        let (mut moved, mut idle_turns) = (Instant::now(), 0);
-        while moved.elapsed() < Duration::from_millis(100) || idle_turns < 1_000 {
+        // Rounds without taking: both sides go on until nothing has moved for a while, and for many rounds.
+        let (mut moved, mut idle_rounds) = (Instant::now(), 0);
+        while moved.elapsed() < Duration::from_millis(100) || idle_rounds < 1_000 {
             let before = b.counters().engine.delivered_messages;
             a.progress().expect("a");
             b.progress().expect("b");
             let delivered = b.counters().engine.delivered_messages;
-            idle_turns += u32::from(delivered > 0);
+            idle_rounds += u32::from(delivered > 0);
             if delivered > before {
-                (moved, idle_turns) = (Instant::now(), 0);
+                (moved, idle_rounds) = (Instant::now(), 0);
             }
             assert!(moved.elapsed() < LONG, "nothing comes over {over:?}");
         }

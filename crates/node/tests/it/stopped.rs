@@ -29,11 +29,11 @@ fn a_reader_that_stops_stops_its_writers() {
             ..Options::default()
         };
         let (mut a, mut b) = pair(over, &options);
-        let (mut written, mut turns) = (0, 0);
+        let (mut written, mut rounds) = (0, 0);
         // A busy machine may be late with acknowledgements, of what then still counts as queued.
         loop {
-            turns += 1;
-            assert!(turns < 10_000, "{over:?} {congestion}: it never stops");
+            rounds += 1;
+            assert!(rounds < 10_000, "{over:?} {congestion}: it never stops");
             if a.wait_window(B, 0, MESSAGE_BYTES, Duration::from_millis(20))
                 .expect("wait")
             {

@@ -93,8 +93,8 @@ fn two_threads_stream_under_load() {
                     let message = pattern(bytes_of(round), round);
                     endpoint.send(to, CHANNEL, &message).expect("send");
                 }
-                if let Some(due) = round.checked_sub(AHEAD) {
-                    receive(&mut endpoint, due, over);
+                if let Some(earlier) = round.checked_sub(AHEAD) {
+                    receive(&mut endpoint, earlier, over);
                 }
             }
             assert!(endpoint.flush(LONG).expect("flush"));

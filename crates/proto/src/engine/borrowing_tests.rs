@@ -330,7 +330,7 @@ fn cancelled_messages_leave_nothing() {
     let mut wire = Wire::new(2);
     let to = NodeId(1);
     let engine = &mut wire.nodes[0].engine;
-    assert!(!engine.cancel(&Borrowed::NONE), "nothing is lent");
+    assert!(!engine.cancel(&Borrowed::NONE), "nothing is borrowed");
     let bytes = vec![0; 50_000];
     let id = engine
         .submit_borrowed(to, CHANNEL, bytes.len(), true)

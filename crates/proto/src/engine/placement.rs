@@ -1,7 +1,7 @@
 //! Placement: a link receives fragments of a long message straight into the message's buffer.
 //!
 //! Called by drivers whose link can scatter what it receives. The fragments that follow the latest one of a long message are likely to arrive next,
-//! so `placement` lends the link their places before it asks for frames. Afterwards `is_expected` checks each header against that guess, and
+//! so `placement` gives the link their places before it asks for frames. Afterwards `is_expected` checks each header against that guess, and
 //! `handle_placed` takes a fragment that is in its place without copying it. The driver reassembles any other frame from its parts and passes it to
 //! `handle_frame`: bytes in a place mean nothing until the fragments that belong there arrive.
 //!

@@ -339,8 +339,8 @@ impl Wire {
             }
             self.now = self.now.max(next);
             self.flying.sort_unstable_by_key(|frame| (frame.0, frame.1));
-            let due = self.flying.partition_point(|frame| frame.0 <= self.now);
-            let arrived = self.flying.drain(..due).collect::<Vec<_>>();
+            let count = self.flying.partition_point(|frame| frame.0 <= self.now);
+            let arrived = self.flying.drain(..count).collect::<Vec<_>>();
             let together = if self.scatters { 5 } else { 1 };
             for frames in arrived
                 .chunk_by(|one, next| one.2 == next.2)

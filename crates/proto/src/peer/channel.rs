@@ -65,7 +65,7 @@ pub(crate) enum Accepted {
     /// The fragment completed this message, which is to be delivered now.
     Whole(Assembled),
     /// Stored until its message is complete and may be delivered.
-    Kept,
+    Stored,
     /// Arrived before.
     Duplicate,
     /// Too far ahead.
@@ -215,7 +215,7 @@ impl ChannelReceive {
     ) -> Accepted {
         match &self.slots[index] {
             Slot::Partial(reassembly) if reassembly.is_whole() => {}
-            _ => return Accepted::Kept,
+            _ => return Accepted::Stored,
         }
         let Slot::Partial(reassembly) = core::mem::replace(&mut self.slots[index], Slot::Done)
         else {
@@ -224,7 +224,7 @@ impl ChannelReceive {
         let body = reassembly.finish(pool);
         if self.ordered && index > 0 {
             self.slots[index] = Slot::Ready(Waiting { body, weight });
-            return Accepted::Kept;
+            return Accepted::Stored;
         }
         self.pop_done();
         memory.deliver_reserved(weight);

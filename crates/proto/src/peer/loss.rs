@@ -21,14 +21,14 @@ const REPAIRS_APART: Duration = Duration::from_millis(1);
 pub(super) struct Overtaken {
     lost_after_frames: u64,
     /// When the next overtaken frame counts as lost, if it has not arrived.
-    pub(super) due_at: Option<Instant>,
+    pub(super) expires_at: Option<Instant>,
 }
 
 impl Overtaken {
     pub(super) fn new() -> Self {
         Self {
             lost_after_frames: REORDERING_FRAMES,
-            due_at: None,
+            expires_at: None,
         }
     }
 
@@ -47,17 +47,20 @@ impl Overtaken {
         rtt: &Rtt,
         lose: impl FnMut(Part),
     ) {
-        self.due_at = None;
+        self.expires_at = None;
         let window = rtt.reordering_window();
         let is_lost = |number, at: Instant| {
             if at > newest_at {
                 return Some(false);
             }
-            let due = at + window;
-            if newest - number >= self.lost_after_frames || now >= due {
+            let expires_at = at + window;
+            if newest - number >= self.lost_after_frames || now >= expires_at {
                 return Some(true);
             }
-            self.due_at = Some(self.due_at.map_or(due, |due_at| due_at.min(due)));
+            self.expires_at = Some(
+                self.expires_at
+                    .map_or(expires_at, |first| first.min(expires_at)),
+            );
             Some(false)
         };
         flight.declare_lost(newest, is_lost, lose);
@@ -71,10 +74,10 @@ impl Overtaken {
         rtt: &Rtt,
         lose: impl FnMut(Part),
     ) {
-        if self.due_at.is_none_or(|at| now < at) {
+        if self.expires_at.is_none_or(|at| now < at) {
             return;
         }
-        self.due_at = None;
+        self.expires_at = None;
         let window = rtt.reordering_window();
         // Only overtaken frames: the probe finds out about the others.
         let is_lost = |_, at: Instant| (at + window <= now).then_some(true);

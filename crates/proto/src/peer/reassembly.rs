@@ -264,7 +264,7 @@ mod tests {
 
     /// A place is as large as was asked for, in whole fragments, and nothing beyond it is touched.
     #[test]
-    fn touches_what_it_lends() {
+    fn places_are_as_large_as_asked_for() {
         let mut pool = Pool::new();
         let mut message = Reassembly::new(&mut pool, 1 << 20, 1000).unwrap();
         assert!(message.insert(0, &[1; 1000]));

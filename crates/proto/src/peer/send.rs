@@ -333,10 +333,10 @@ impl Send {
 
     /// When to call `on_timeout` next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let due = self.frame_deadline();
+        let frame = self.frame_deadline();
         let late = self.queue.first_deadline();
         let held = self.pacer.as_deref().and_then(Pacer::deadline);
-        let soonest = due.unwrap_or(NEVER).min(late).min(held.unwrap_or(NEVER));
+        let soonest = frame.unwrap_or(NEVER).min(late).min(held.unwrap_or(NEVER));
         (soonest != NEVER).then_some(soonest)
     }
 

@@ -34,7 +34,7 @@ impl Peers {
         }
         if let Some(answered) = &mut peer.answered {
             // The peer began; its confirmation or our answer got lost.
-            if answered.repeat.due(now) == Some(true) {
+            if answered.repeat.poll(now) == Some(true) {
                 let frame = answered.frame.clone();
                 self.push(Out::Handshake(to, frame));
             }

@@ -283,7 +283,7 @@ fn silence_is_forgotten() {
     }
     assert_eq!(asked, Repeat::TIMES);
     assert_eq!(pair.nodes[0].sizes(), [0, 0, 0]);
-    assert_eq!(pair.nodes[0].next_due(), NEVER);
+    assert_eq!(pair.nodes[0].next_upkeep(), NEVER);
 }
 
 /// Each half-done handshake ends by itself: at whatever step the first node falls silent, nothing is left in the other.

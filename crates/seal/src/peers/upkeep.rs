@@ -37,11 +37,11 @@ impl Todo {
 impl Peers {
     /// Does all that is to be done by `now`.
     pub(crate) fn upkeep(&mut self, now: Duration) {
-        if now < self.next_due_or_aging() {
+        if now < self.next_upkeep_or_aging() {
             return;
         }
         let mut todo = Todo::default();
-        self.aging_due = NEVER;
+        self.aging_at = NEVER;
         if now >= self.group_ages_at
             && let Some(group) = &mut self.group
         {
@@ -53,7 +53,7 @@ impl Peers {
         let generation = self.group.as_ref().map_or(0, |group| group.generation);
         for (addr, peer) in &mut self.peers {
             peer.upkeep(*addr, now, first, &mut self.slots, &mut todo);
-            self.aging_due = self.aging_due.min(peer.ages_at.unwrap_or(NEVER));
+            self.aging_at = self.aging_at.min(peer.ages_at.unwrap_or(NEVER));
             if self.group_ages_at == NEVER && peer.current.is_some() {
                 self.group_ages_at = now + REKEY_AFTER;
             }
@@ -68,9 +68,9 @@ impl Peers {
                 todo.wake_at(now + RETELL_GAP);
             }
         }
-        self.aging_due = self.aging_due.min(self.group_ages_at);
+        self.aging_at = self.aging_at.min(self.group_ages_at);
         // Never sooner: else a peer whose time stays in the past would be checked without pause.
-        self.next_due = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
+        self.next_upkeep = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
         for out in todo.outs {
             self.push(out);
         }
@@ -86,7 +86,7 @@ impl Peers {
     pub(super) fn ages(&mut self, addr: LinkAddr, at: Duration) {
         if let Some(peer) = self.peers.get_mut(&addr) {
             peer.ages_at = Some(at);
-            self.aging_due = self.aging_due.min(at);
+            self.aging_at = self.aging_at.min(at);
         }
     }
 
@@ -129,7 +129,7 @@ impl Peers {
                 .filter(|session| session.print != first)
                 .map(|_| Duration::ZERO);
         }
-        self.next_due = Duration::ZERO;
+        self.next_upkeep = Duration::ZERO;
         Ok(())
     }
 }
@@ -153,7 +153,7 @@ impl Peer {
             slots.release(answered.id);
         }
         if let Some(asking) = &mut self.asking {
-            match asking.repeat.due(now) {
+            match asking.repeat.poll(now) {
                 Some(true) => {
                     let frame = asking.frame.clone();
                     todo.outs.push(Out::Handshake(addr, frame));
@@ -169,7 +169,7 @@ impl Peer {
                 }
             }
         }
-        match self.confirm.as_mut().map(|repeat| repeat.due(now)) {
+        match self.confirm.as_mut().map(|repeat| repeat.poll(now)) {
             Some(Some(true)) => todo.outs.push(Out::Control {
                 to: addr,
                 wants_answer: true,
@@ -199,7 +199,7 @@ impl Peer {
         if idle && self.current.is_none() && self.previous.is_none() && self.firsts.is_empty() {
             todo.gone.push(addr);
         }
-        let dues = [
+        let times = [
             self.previous.map(|(_, until)| until),
             self.answered.as_ref().map(|answered| answered.expires),
             self.asking.as_ref().map(|asking| asking.repeat.at),
@@ -207,7 +207,7 @@ impl Peer {
             self.renew_at.filter(|_| idle),
             self.firsts.first().map(|(_, at)| *at + FIRST_MEMORY),
         ];
-        dues.into_iter().flatten().for_each(|at| todo.wake_at(at));
+        times.into_iter().flatten().for_each(|at| todo.wake_at(at));
     }
 
     /// Ends the sessions of a peer that does not agree on new keys. If it knows the key and is silent otherwise, too, it is gone, and asking for ever

@@ -144,7 +144,9 @@ impl<P: Process> Net<P> {
             return false;
         }
         let kept = process.retain(&borrowed);
-        self.check(kept, || format!("{node} could not keep what it lent"));
+        self.check(kept, || {
+            format!("{node} could not retain a borrowed message")
+        });
         self.host_mut(node).borrowing = None;
         // Messages to any peer that waited to be borrowed may be now.
         let waiting: Vec<NodeId> = self.host(node).wishes.keys().copied().collect();

@@ -1,6 +1,6 @@
 //! A worker's relaxation on a thread beside the one that polls: receiving, computing and transmitting on two cores, as RELAX divides a worker.
 //!
-//! Owned by `serve`. The worker's numbers ([`Field`]) are lent, and are recalled when a lap of a synchronous run is complete. What arrives meanwhile, and
+//! Owned by `serve`. The worker's numbers ([`Field`]) are handed over, and recalled when a lap of a synchronous run is complete. What arrives meanwhile, and
 //! what is to leave, goes through two rings; their packets go round, so that no frame allocates memory.
 //!
 //! Invariant: an endpoint belongs to the polling thread alone.
@@ -92,7 +92,7 @@ impl End {
 
 /// The polling thread's side.
 pub(super) struct Beside {
-    pub(super) laps: tsumuji_node::Beside<Lent>,
+    pub(super) laps: tsumuji_node::Beside<Handover>,
     arrived: End,
     leaving: End,
     /// Arrived datagrams for which the ring had no place, and leaving ones for which the link had none, since a field came back.
@@ -135,8 +135,8 @@ impl Beside {
     }
 
     /// The field that came back, with what this thread has counted, and whether a lap of a synchronous run is complete.
-    pub(super) fn returned(&mut self, (lent, laps): (Lent, f64)) -> (Field, bool) {
-        let Lent { mut field, lap, .. } = lent;
+    pub(super) fn returned(&mut self, (handover, laps): (Handover, f64)) -> (Field, bool) {
+        let Handover { mut field, lap, .. } = handover;
         field.refused += std::mem::take(&mut self.dropped);
         field.laps_beside += laps;
         (field, lap)
@@ -145,21 +145,21 @@ impl Beside {
 
 /// A field on its way between the threads.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Handover {
     field: Field,
     mode: Mode,
     /// A lap of a synchronous run is complete.
     lap: bool,
 }
 
-impl Lent {
+impl Handover {
     pub(super) fn new(field: Field, mode: Mode) -> Self {
         let lap = false;
         Self { field, mode, lap }
     }
 }
 
-impl Work for Lent {
+impl Work for Handover {
     type Ends = Ends;
 
     fn take_arrived(&mut self, ends: &mut Ends, _: bool) {
@@ -187,7 +187,7 @@ impl Work for Lent {
                     Stepped::Again(false)
                 }
             }),
-            Mode::Krylov(_) => Ok(Stepped::Ended), // never lent
+            Mode::Krylov(_) => Ok(Stepped::Ended), // never handed over
         };
         stepped
     }

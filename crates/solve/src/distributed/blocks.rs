@@ -84,15 +84,20 @@ impl Blocks {
         Ok(())
     }
 
-    /// Takes out the pieces that are due.
-    pub(super) fn due(&mut self, mode: Mode, epoch: u32, lap: Lap) -> VecDeque<(usize, Piece)> {
-        let is_due =
+    /// Takes out the pieces that can be installed now.
+    pub(super) fn take_ready(
+        &mut self,
+        mode: Mode,
+        epoch: u32,
+        lap: Lap,
+    ) -> VecDeque<(usize, Piece)> {
+        let is_ready =
             |piece: &Piece| piece.epoch == epoch && (mode != Mode::Sync || piece.lap == lap.get());
-        let (due, rest) = std::mem::take(&mut self.early)
+        let (ready, rest) = std::mem::take(&mut self.early)
             .into_iter()
-            .partition(|(_, piece)| is_due(piece));
+            .partition(|(_, piece)| is_ready(piece));
         self.early = rest;
-        due
+        ready
     }
 
     /// Whether all that is read of worker `from` has arrived.

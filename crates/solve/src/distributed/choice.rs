@@ -320,8 +320,8 @@ mod tests {
         let [source, _] = Source::both("poisson2d:9");
         let mut choice = Choice::default();
         let mut advice = Vec::new();
-        for turn in 0..60 {
-            let seconds = 0.1 * f64::from(turn);
+        for period in 0..60 {
+            let seconds = 0.1 * f64::from(period);
             let worked = [0.98, 0.1].map(|busy| Worked {
                 rows: 40,
                 laps: 100.0 * seconds,

@@ -36,7 +36,7 @@ impl<'a> Feed<'a> {
                 }
                 let bytes = setup.fresh.iter();
                 let bytes = bytes.map(|range| RowBlock::bytes_of(system, range.clone()));
-                RowSource::Stream {
+                RowSource::Messages {
                     bytes: bytes.collect(),
                 }
             }

@@ -404,7 +404,7 @@ impl Field {
                 self.round.lap(self.walk.estimate().measured_sq, heard);
             }
         } else if reached.estimate {
-            self.round.look(heard);
+            self.round.try_close(heard);
         }
         self.mind(outlet, computed, reached.estimate || !self.walk.is_known())?;
         let done = outlet.now_ns();

@@ -21,7 +21,7 @@ impl Loading {
     /// Begins to load what `setup` announces.
     pub(super) fn begin(setup: &Setup) -> Self {
         let ranges = match &setup.rows {
-            RowSource::Stream { .. } => setup.fresh.len(),
+            RowSource::Messages { .. } => setup.fresh.len(),
             RowSource::Generate { .. } => 0,
         };
         Self {
@@ -40,7 +40,7 @@ impl Loading {
     pub(super) fn rows(&mut self, setup: &Setup, message: &[u8]) -> Result<(), WorkerFault> {
         let bad = WorkerFault::of_judge;
         let place = setup.fresh.len() - self.ranges;
-        let (RowSource::Stream { bytes }, Some(range)) = (&setup.rows, setup.fresh.get(place))
+        let (RowSource::Messages { bytes }, Some(range)) = (&setup.rows, setup.fresh.get(place))
         else {
             return Err(bad("rows that no setup announced"));
         };
@@ -92,7 +92,7 @@ impl Loading {
     /// The rows that are new, or how to make them.
     pub(super) fn take(&mut self, setup: &Setup) -> Fresh {
         match &setup.rows {
-            RowSource::Stream { .. } => Fresh::Here(std::mem::take(&mut self.blocks)),
+            RowSource::Messages { .. } => Fresh::Here(std::mem::take(&mut self.blocks)),
             &RowSource::Generate {
                 ref what,
                 seed,
@@ -140,7 +140,7 @@ mod tests {
                 epoch: 1,
                 ranges: vec![0..2, 2..9],
                 fresh: std::iter::once(2..6).collect(),
-                rows: RowSource::Stream {
+                rows: RowSource::Messages {
                     bytes: vec![announced],
                 },
                 values: 0,

@@ -111,7 +111,7 @@ pub(super) struct Setup {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum RowSource {
     /// Sent as `Order::Rows`, one range of `fresh` after the other.
-    Stream {
+    Messages {
         /// For each range, what its numbers take in messages.
         bytes: Vec<u64>,
     },
@@ -155,12 +155,12 @@ impl Setup {
         ranges.sort_by_key(|rows| rows.start);
         let covers = ranges.first().is_some_and(|rows| rows.start == 0)
             && ranges.windows(2).all(|pair| pair[0].end == pair[1].start);
-        let streams = match &self.rows {
-            RowSource::Stream { bytes } => bytes.len(),
+        let sources = match &self.rows {
+            RowSource::Messages { bytes } => bytes.len(),
             RowSource::Generate { .. } => self.fresh.len(),
         };
         covers
-            && streams == self.fresh.len()
+            && sources == self.fresh.len()
             && self.fresh.iter().all(|rows| !rows.is_empty())
             && self.fresh.is_sorted_by(|a, b| a.end <= b.start)
             && self.config.elements != Elements::Fixed(0)

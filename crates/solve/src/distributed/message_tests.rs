@@ -17,7 +17,7 @@ fn orders() -> Vec<Order> {
         epoch: 8,
         ranges: vec![3..9, 0..0, 0..3],
         fresh: vec![4..5, 7..9],
-        rows: RowSource::Stream { bytes: vec![77, 5] },
+        rows: RowSource::Messages { bytes: vec![77, 5] },
         values: 3,
         anew: false,
         exchanges: true,

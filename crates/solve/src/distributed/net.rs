@@ -150,17 +150,17 @@ struct Network {
 }
 
 impl Network {
-    fn put(&mut self, due: u64, event: Event) {
+    fn put(&mut self, at: u64, event: Event) {
         self.number += 1;
-        self.under_way.insert((due, self.number), event);
+        self.under_way.insert((at, self.number), event);
     }
 
     fn reliable(&mut self, way: (usize, usize, Way), event: Event) {
-        let due = self.now + 500 + self.random.u64(..=self.weather.reliable_delay_ns);
+        let at = self.now + 500 + self.random.u64(..=self.weather.reliable_delay_ns);
         let last = self.last.entry(way).or_default();
-        let due = due.max(*last);
-        *last = due;
-        self.put(due, event);
+        let at = at.max(*last);
+        *last = at;
+        self.put(at, event);
     }
 
     /// Arrival times of the copies of a datagram.
@@ -201,9 +201,9 @@ impl Carrier for WorkerOutlet<'_> {
                 self.network.shares_lost += 1;
                 continue;
             }
-            for due in arrivals {
+            for at in arrivals {
                 self.network.put(
-                    due,
+                    at,
                     Event::Datagram {
                         to,
                         from,
@@ -225,9 +225,9 @@ impl Outlet for WorkerOutlet<'_> {
         let payload = report.payload();
         let report =
             LapReport::parse(report.epoch, report.number, &payload).expect("a report of our own");
-        for due in self.network.lossy() {
+        for at in self.network.lossy() {
             self.network.put(
-                due,
+                at,
                 Event::Report {
                     from: self.me,
                     report,
@@ -320,14 +320,14 @@ pub(super) fn run(
                 .unwrap_or_else(|| 300 + network.random.u64(..3_000))
         })
         .collect();
-    let mut turn = vec![0u64; workers];
+    let mut step_at = vec![0u64; workers];
     for _ in 0..STEP_LIMIT {
-        let next_turn = turn.iter().copied().min().expect("there are workers");
+        let next_step = step_at.iter().copied().min().expect("there are workers");
         let next_event = network
             .under_way
             .first_key_value()
             .map_or(u64::MAX, |(key, _)| key.0);
-        if next_event <= next_turn {
+        if next_event <= next_step {
             let (key, event) = network.under_way.pop_first().expect("looked at");
             network.now = key.0;
             match event {
@@ -359,7 +359,7 @@ pub(super) fn run(
                     match taken {
                         Some(Err(WorkerFault::Aborted { .. })) => {
                             team[to] = None;
-                            turn[to] = u64::MAX;
+                            step_at[to] = u64::MAX;
                         }
                         taken => taken.unwrap_or(Ok(())).expect("a good order"),
                     }
@@ -378,8 +378,8 @@ pub(super) fn run(
                         Event::Noticed { by, .. } => by.is_some(),
                         _ => true,
                     });
-                    let due = network.now + network.random.u64(..5_000_000);
-                    network.put(due, Event::Succession);
+                    let at = network.now + network.random.u64(..5_000_000);
+                    network.put(at, Event::Succession);
                 }
                 Event::JudgeDeath => {}
                 Event::Succession => {
@@ -401,10 +401,10 @@ pub(super) fn run(
                 }
                 Event::Death { worker } if worker < team.len() => {
                     team[worker] = None;
-                    turn[worker] = u64::MAX;
+                    step_at[worker] = u64::MAX;
                     for by in (0..team.len()).map(Some).chain([None]) {
-                        let due = network.now + network.random.u64(..3_000_000);
-                        network.put(due, Event::Noticed { by, worker });
+                        let at = network.now + network.random.u64(..3_000_000);
+                        network.put(at, Event::Noticed { by, worker });
                     }
                 }
                 Event::Noticed {
@@ -430,15 +430,15 @@ pub(super) fn run(
                     }
                 }
                 Event::Join if !is_judged => {
-                    let due = network.now + 1_000_000;
-                    network.put(due, Event::Join);
+                    let at = network.now + 1_000_000;
+                    network.put(at, Event::Join);
                 }
                 Event::Reshare if !is_judged => {}
                 Event::Join => {
                     judge.joined(team.len());
                     team.push(Some(Worker::new(team.len(), CAPACITY_BYTES)));
                     pace.push(1_000);
-                    turn.push(network.now);
+                    step_at.push(network.now);
                 }
                 Event::Reshare => {
                     let speeds = (0..team.len()).map(|_| 0.1 + network.random.f64());
@@ -448,24 +448,24 @@ pub(super) fn run(
                 Event::Death { .. } => {}
             }
         } else {
-            network.now = next_turn;
-            let me = turn
+            network.now = next_step;
+            let me = step_at
                 .iter()
-                .position(|turn| *turn == next_turn)
+                .position(|step_at| *step_at == next_step)
                 .expect("the least of them");
-            turn[me] += pace[me] + network.random.u64(..=pace[me] / 4);
+            step_at[me] += pace[me] + network.random.u64(..=pace[me] / 4);
             let clock = network.now;
             let mut outlet = WorkerOutlet {
                 network: &mut network,
                 me,
                 clock,
             };
-            let worker = team[me].as_mut().expect("it takes turns");
+            let worker = team[me].as_mut().expect("it takes steps");
             let Ok(step) = worker.step(&mut outlet);
             match step {
                 Step::Again(_) => {}
-                Step::Rest => turn[me] += 20_000,
-                Step::Wait | Step::Leave => turn[me] += 2_000,
+                Step::Rest => step_at[me] += 20_000,
+                Step::Wait | Step::Leave => step_at[me] += 2_000,
                 Step::Lap => worker.exchange_blocks().expect("good blocks"),
                 Step::Build(rows, relaxation) => {
                     let block = rows.make().expect("all rows");

@@ -168,8 +168,8 @@ mod tests {
             "fair now"
         );
         // Slow again: the pause is twice as long by now.
-        let found = (8..40).find(|turn| {
-            let (seconds, laps) = (2.0 * f64::from(*turn), f64::from(*turn) * 40.0);
+        let found = (8..40).find(|period| {
+            let (seconds, laps) = (2.0 * f64::from(*period), f64::from(*period) * 40.0);
             at(&mut pace, begin, seconds, &[(160, laps), (40, laps / 4.0)]).is_some()
         });
         assert_eq!(found, Some(17), "a window after 32 s");
@@ -185,12 +185,12 @@ mod tests {
             at(&mut pace, begin, 0.0, &laps.map(|laps| (100, laps))),
             None
         );
-        for turn in 1..20 {
+        for period in 1..20 {
             for (worker, laps) in laps.iter_mut().enumerate() {
-                *laps += if turn % 2 == worker { 10.0 } else { 50.0 };
+                *laps += if period % 2 == worker { 10.0 } else { 50.0 };
             }
             let told = laps.map(|laps| (100, laps));
-            assert_eq!(at(&mut pace, begin, 2.0 * turn as f64, &told), None);
+            assert_eq!(at(&mut pace, begin, 2.0 * period as f64, &told), None);
         }
     }
 
@@ -200,11 +200,11 @@ mod tests {
         let begin = Instant::now();
         let run = |busy: [f64; 2]| {
             let mut pace = Pace::new(begin);
-            (0..12).find_map(|turn| {
-                let seconds = 2.0 * f64::from(turn);
+            (0..12).find_map(|period| {
+                let seconds = 2.0 * f64::from(period);
                 let worked = busy.map(|part| Worked {
                     rows: 100,
-                    laps: 10.0 * f64::from(turn),
+                    laps: 10.0 * f64::from(period),
                     busy: Some(part * seconds),
                 });
                 pace.observe(begin + Duration::from_secs_f64(seconds), &worked)
@@ -223,8 +223,8 @@ mod tests {
         let moment = |seconds: u32| begin + Duration::from_secs(seconds.into());
         let mut pace = Pace::new(begin);
         (0..=30).for_each(|second| pace.rest(moment(second)));
-        let found = (15..120).find(|turn| {
-            let (seconds, laps) = (2.0 * f64::from(*turn), f64::from(*turn) * 40.0);
+        let found = (15..120).find(|period| {
+            let (seconds, laps) = (2.0 * f64::from(*period), f64::from(*period) * 40.0);
             at(&mut pace, begin, seconds, &[(100, laps), (100, laps / 4.0)]).is_some()
         });
         assert_eq!(found, Some(46), "a window after 30 s and 60 s");

@@ -37,11 +37,11 @@ impl Round {
     pub(super) fn lap(&mut self, measured_sq: f64, heard: impl Iterator<Item = u32> + Clone) {
         self.laps += 1;
         self.sum += measured_sq.sqrt();
-        self.look(heard);
+        self.try_close(heard);
     }
 
     /// Ends the round, with the laps that are recorded, if all have been heard of by now.
-    pub(super) fn look(&mut self, heard: impl Iterator<Item = u32> + Clone) {
+    pub(super) fn try_close(&mut self, heard: impl Iterator<Item = u32> + Clone) {
         let mut both = self.since.iter().zip(heard.clone());
         if self.laps > 0 && both.all(|(since, heard)| *since != heard) {
             self.before_sq = self.last_sq;
@@ -107,12 +107,12 @@ mod tests {
         for lap in 1..5 {
             round.lap(1.0, [lap, lap - 1].into_iter());
             assert_ne!(round.estimate(walk(1.0)), walk(1.0));
-            round.look([lap, lap - 1].into_iter());
+            round.try_close([lap, lap - 1].into_iter());
             assert_ne!(round.estimate(walk(1.0)), walk(1.0));
-            round.look([lap, lap].into_iter());
+            round.try_close([lap, lap].into_iter());
             assert_eq!(round.estimate(walk(1.0)), walk(1.0));
             // Nothing has been relaxed since.
-            round.look([lap + 1, lap + 1].into_iter());
+            round.try_close([lap + 1, lap + 1].into_iter());
             assert_eq!(round.estimate(walk(1.0)), walk(1.0));
         }
     }

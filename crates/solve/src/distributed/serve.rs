@@ -1,11 +1,11 @@
 //! A worker with an endpoint and a clock.
 //!
 //! One visible loop: poll, send waiting messages, one step of work. A worker never waits for another while it iterates. Where workers outnumber cores
-//! it yields its core after each lap, and at least every [`TURN_NS`], so that the others' values stay fresh. A second thread may
+//! it yields its core after each lap, and at least every [`YIELD_EVERY_NS`], so that the others' values stay fresh. A second thread may
 //! take the steps (`beside`), while this one receives and transmits. While a worker computes long outside of laps (factorising, making rows, a pass over
 //! a large block) the endpoint's progress assistant answers the others.
 
-use super::beside::{Beside, Lent};
+use super::beside::{Beside, Handover};
 use super::config::SolveConfig;
 use super::field::{JUDGE, Outlet, node};
 use super::message::{LapReport, REPORT_CHANNEL};
@@ -24,7 +24,7 @@ use tsumuji_node::{
 };
 
 /// Where workers outnumber cores, a core is yielded at least this often: a few hundred times the cost of a yield.
-const TURN_NS: u64 = 50_000;
+const YIELD_EVERY_NS: u64 = 50_000;
 /// Rest before a lap that could change little: long compared with a frame's delay, short compared with any time-out.
 const REST: Duration = Duration::from_micros(100);
 /// Most polls between two steps: so many take all frames of the largest receive buffers.
@@ -116,7 +116,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         .unwrap_or(usize::MAX);
     let is_alone = team.len() <= 1; // there is nothing to receive
     let now_ns = || began.elapsed().as_nanos() as u64;
-    let (mut turn, mut beat) = (0, 0);
+    let (mut yielded_ns, mut beat) = (0, 0);
     loop {
         let before = now_ns();
         // All that has arrived is taken before the next step: a sweep over stale values is half wasted, and data waiting in the link only grows
@@ -144,7 +144,7 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         if is_joined {
             endpoint.cork();
         }
-        driver.throttle.look(before, || endpoint.counters().link);
+        driver.throttle.update(before, || endpoint.counters().link);
         let mut outlets = Outlets {
             is_open: driver.throttle.is_open(before),
             endpoint,
@@ -154,13 +154,13 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         while (driver.beside).take_leaving(|to, datagram| outlets.update(to, *datagram))? {
             idle = false;
         }
-        if driver.beside.laps.is_lent() {
+        if driver.beside.laps.is_handed_over() {
             driver.throttle.sent(outlets.sent);
             if is_joined {
                 endpoint.uncork()?;
             }
             if driver.worker.owes_snapshot(before) {
-                // The numbers are needed for a moment; then they are lent again.
+                // The numbers are needed for a moment; then they are handed over again.
                 driver.recall()?;
                 driver.worker.snapshot(before);
             } else if driver.beside.laps.rests() {
@@ -180,9 +180,9 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
             .note(driver.worker.is_running(), || endpoint.counters().link);
         match step {
             Step::Again(lap) => {
-                if is_contended && (lap || now_ns() - turn >= TURN_NS) {
+                if is_contended && (lap || now_ns() - yielded_ns >= YIELD_EVERY_NS) {
                     std::thread::yield_now();
-                    turn = now_ns();
+                    yielded_ns = now_ns();
                 }
             }
             Step::Rest => drop(endpoint.poll_wait(driver, REST)?),
@@ -307,20 +307,21 @@ impl Driver {
         };
         let here = worker.relaxing();
         let here = here.map(|field| (field.fresh_laps(), field.computed_ns));
-        let returned = (self.beside.laps).divide(executor, cores, now_ns, here, || worker.lend());
+        let returned =
+            (self.beside.laps).divide(executor, cores, now_ns, here, || worker.hand_over());
         let returned = returned.map_err(WorkerError::Thread)?;
         let is_back = returned.is_some();
         self.take_back(returned)?;
         Ok(is_back)
     }
 
-    /// Takes the work back, if it is lent.
+    /// Takes the work back, if it was handed over.
     fn recall(&mut self) -> Result<(), WorkerFault> {
         let returned = self.beside.laps.recall();
         self.take_back(returned)
     }
 
-    fn take_back(&mut self, returned: Option<(Lent, f64)>) -> Result<(), WorkerFault> {
+    fn take_back(&mut self, returned: Option<(Handover, f64)>) -> Result<(), WorkerFault> {
         let Some(returned) = returned else {
             return Ok(());
         };
@@ -397,7 +398,7 @@ impl Handler for Driver {
     }
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
-        match self.beside.laps.is_lent() {
+        match self.beside.laps.is_handed_over() {
             true => self.beside.give(&datagram),
             false => self.worker.datagram(&datagram),
         }

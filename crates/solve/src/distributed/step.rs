@@ -1,7 +1,7 @@
 //! What a worker hands to its driver: messages to send, and the next thing to do; and why it gives up.
 
 use crate::local::{Relaxation, RelaxationError};
-use crate::system::{GenerateError, Generated, RowBlock, StreamError};
+use crate::system::{GenerateError, Generated, RowBlock, RowsError};
 use std::ops::Range;
 
 /// Why a worker ends without the judge's order to leave.
@@ -18,7 +18,7 @@ pub enum WorkerFault {
     },
     /// The rows are damaged.
     #[error(transparent)]
-    Rows(#[from] StreamError),
+    Rows(#[from] RowsError),
     /// The rows cannot be made.
     #[error(transparent)]
     Generate(#[from] GenerateError),

@@ -7,7 +7,7 @@
 
 use tsumuji_link::LinkCounters;
 
-/// Between two looks at the link's counters.
+/// Between two readings of the link's counters.
 const PERIOD_NS: u64 = 5_000_000;
 /// Part of the rate that left when something was dropped.
 const AFTER_DROP: f64 = 0.9;
@@ -27,23 +27,23 @@ pub(super) struct Throttle {
     /// Bytes that may be sent; below 0 until a step that was larger has left.
     tokens: f64,
     refilled_ns: u64,
-    looked_ns: u64,
-    /// Frames dropped on their way out, and bytes sent, at the last look.
+    checked_ns: u64,
+    /// Frames dropped on their way out, and bytes sent, at the last reading.
     seen: (u64, u64),
 }
 
 impl Throttle {
-    /// Looks at the link's counters from time to time.
-    pub(super) fn look(&mut self, now_ns: u64, counters: impl FnOnce() -> LinkCounters) {
-        let span_ns = now_ns - self.looked_ns;
+    /// Reads the link's counters from time to time, and sets the limit.
+    pub(super) fn update(&mut self, now_ns: u64, counters: impl FnOnce() -> LinkCounters) {
+        let span_ns = now_ns - self.checked_ns;
         if span_ns < PERIOD_NS {
             return;
         }
         let link = counters();
         let dropped = link.unsent_frames - self.seen.0;
         let left = (link.sent_bytes - self.seen.1) as f64 / (span_ns as f64 / 1e9);
-        let is_first = self.looked_ns == 0;
-        (self.looked_ns, self.seen) = (now_ns, (link.unsent_frames, link.sent_bytes));
+        let is_first = self.checked_ns == 0;
+        (self.checked_ns, self.seen) = (now_ns, (link.unsent_frames, link.sent_bytes));
         if is_first {
             return;
         }
@@ -90,7 +90,7 @@ mod tests {
             let leaves = (rate * 1e-4).min(queued);
             queued -= leaves;
             let is_last = step > (seconds - 1) * 10_000;
-            throttle.look(now, || link);
+            throttle.update(now, || link);
             if throttle.is_open(now) {
                 for _ in 0..10 {
                     if queued + FRAME as f64 > room {

@@ -302,15 +302,15 @@ mod tests {
     /// Runs to the end; returns the reason, and how often the exact residual (`factor` times the estimate) was computed.
     fn run(tol: f64, factor: f64, residual: impl Fn(u64) -> f64) -> (Reason, u32) {
         let mut policy = policy(tol);
-        let (mut lap, mut looks) = (0, 0);
+        let (mut lap, mut checks) = (0, 0);
         loop {
             let (cause, end) = epoch(&policy, lap, &residual);
             lap = end;
-            looks += 1;
+            checks += 1;
             if let Some(reason) =
                 policy.verified(cause, lap, residual(lap) * factor, residual(lap), 1e-17)
             {
-                return (reason, looks);
+                return (reason, checks);
             }
         }
     }
@@ -326,9 +326,9 @@ mod tests {
     /// Slow progress is verified every twenty laps, so that epochs can be combined, but never ends the run.
     #[test]
     fn slow_progress_is_not_a_standstill() {
-        let (reason, looks) = run(1e-2, 1.0, |lap| 0.9999f64.powi(lap as i32));
+        let (reason, checks) = run(1e-2, 1.0, |lap| 0.9999f64.powi(lap as i32));
         assert_eq!(reason, Reason::Converged);
-        assert!(looks > 100 && looks <= 46_100 / 20, "{looks}");
+        assert!(checks > 100 && checks <= 46_100 / 20, "{checks}");
     }
 
     /// Unbounded growth and NaN end as divergence, a temporary rise does not.
@@ -353,18 +353,18 @@ mod tests {
     fn growth_without_end_is_divergence() {
         for wild in [1e30, f64::INFINITY, f64::NAN] {
             let mut policy = policy(1e-10);
-            let (mut lap, mut looks) = (0, 0);
+            let (mut lap, mut checks) = (0, 0);
             let reason = loop {
                 let (cause, end) = epoch(&policy, lap, |_| wild);
                 assert_eq!((cause, end), (Cause::Growth, lap + 1), "{wild}");
                 lap = end;
-                looks += 1;
+                checks += 1;
                 if let Some(reason) = policy.verified(cause, lap, 3e3, 0.9, 1e-17) {
                     break reason;
                 }
             };
             assert_eq!(reason, Reason::Diverged { residual: 3e3 }, "{wild}");
-            assert_eq!(looks, STANDSTILLS + 1, "{wild}");
+            assert_eq!(checks, STANDSTILLS + 1, "{wild}");
         }
     }
 
@@ -372,9 +372,9 @@ mod tests {
     #[test]
     fn growth_with_progress_goes_on() {
         let mut policy = policy(1e-10);
-        for look in 1..40 {
-            let combined = 0.9f64.powi(look);
-            let verified = policy.verified(Cause::Growth, look as u64, 1e5, combined, 1e-17);
+        for check in 1..40 {
+            let combined = 0.9f64.powi(check);
+            let verified = policy.verified(Cause::Growth, check as u64, 1e5, combined, 1e-17);
             assert_eq!(verified, None);
         }
     }
@@ -383,14 +383,14 @@ mod tests {
     #[test]
     fn standstill_ends() {
         for floor in [1e-16, 1e-3] {
-            let (reason, looks) = run(1e-17, 1.0, |lap| floor + 0.5f64.powi(lap as i32));
+            let (reason, checks) = run(1e-17, 1.0, |lap| floor + 0.5f64.powi(lap as i32));
             let found = match reason {
                 Reason::Stagnated { floor } if floor < 1e-15 => floor,
                 Reason::Stalled { best } if best > 1e-15 => best,
                 other => panic!("{other:?}"),
             };
             assert!(found < 1.1 * floor, "{found}");
-            assert!(looks <= 9, "{looks}");
+            assert!(checks <= 9, "{checks}");
         }
     }
 

@@ -8,7 +8,7 @@
 //! the answer to `Verify` x does not change. A message that does not fit the phase is a failure of the run; a late one (of an older epoch or division)
 //! is dropped.
 
-use super::beside::Lent;
+use super::beside::Handover;
 use super::blocks::{Blocks, Misfit};
 use super::config::Mode;
 use super::field::{Carried, Exact, Field, Outlet};
@@ -138,10 +138,10 @@ impl Worker {
 
     /// Gives the numbers to another thread that computes, if this worker relaxes now. Until they are given back,
     /// `datagram`, `order`, `piece` and `step` are not to be called.
-    pub(super) fn lend(&mut self) -> Option<Lent> {
+    pub(super) fn hand_over(&mut self) -> Option<Handover> {
         self.relaxing()?;
         let mode = self.setup.as_ref()?.config.mode;
-        self.field.take().map(|field| Lent::new(field, mode))
+        self.field.take().map(|field| Handover::new(field, mode))
     }
 
     /// Takes the numbers back. `lap`: a lap of a synchronous run is complete.
@@ -363,7 +363,7 @@ impl Worker {
         if setup.exchanges {
             self.phase = Phase::Joining;
             self.send_block();
-            return self.look_for_blocks();
+            return self.take_blocks();
         }
         self.be_ready();
         Ok(())
@@ -387,16 +387,16 @@ impl Worker {
         if from == self.me || is_older(piece.epoch, self.epoch) {
             return Ok(()); // late
         }
-        let is_due = setup.config.mode != Mode::Sync && piece.epoch == self.epoch;
+        let is_current = setup.config.mode != Mode::Sync && piece.epoch == self.epoch;
         match &mut self.field {
-            Some(field) if is_due && self.phase != Phase::Meeting => {
+            Some(field) if is_current && self.phase != Phase::Meeting => {
                 let rows = setup.rows_of(from);
                 let installed = self.blocks.install(field, rows, from, &piece);
                 installed.map_err(misfit)?;
             }
             _ => self.blocks.keep(from, piece, setup.n()).map_err(misfit)?,
         }
-        self.look_for_blocks()
+        self.take_blocks()
     }
 
     /// Does one step of work.
@@ -440,9 +440,9 @@ impl Worker {
 
     /// Whether the judge is to know the own x again, and nothing else waits to be sent.
     pub(super) fn owes_snapshot(&self, now_ns: u64) -> bool {
-        let is_due = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
+        let expired = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
         let is_wanted = |setup: &Setup| setup.config.checkpoints || setup.team().count() > 1;
-        is_due && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
+        expired && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
     }
 
     /// Sends the judge the own x, if it is owed.

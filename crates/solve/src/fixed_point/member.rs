@@ -309,7 +309,7 @@ impl<'a, P: FixedPoint + ?Sized> Member<'a, P> {
         };
         loop {
             self.receive()?;
-            self.look()?;
+            self.check_members()?;
             if self.is_to_pause(order.as_ref())? {
                 break;
             }
@@ -363,8 +363,8 @@ impl<'a, P: FixedPoint + ?Sized> Member<'a, P> {
         }
     }
 
-    /// Whether all members live.
-    fn look(&self) -> Result<(), Error> {
+    /// Fails if a member has died.
+    fn check_members(&self) -> Result<(), Error> {
         if self.endpoint.all_ended_sessions() == self.all_ended_sessions {
             return Ok(());
         }
@@ -424,8 +424,8 @@ impl<'a, P: FixedPoint + ?Sized> Member<'a, P> {
         let was_still = self.state.is_still;
         self.state.is_still = !changed && self.quiet_laps > 0;
         self.quiet_laps = self.quiet_laps.saturating_add(1);
-        let is_due = self.laps.in_epoch.is_multiple_of(CERTIFY_EVERY) || !changed;
-        if is_due && !was_still {
+        let certifies = self.laps.in_epoch.is_multiple_of(CERTIFY_EVERY) || !changed;
+        if certifies && !was_still {
             let (own, x) = (self.board.own(), self.board.values());
             self.estimate = sound(self.problem.certificate(own, x));
         }

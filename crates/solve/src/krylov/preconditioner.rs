@@ -100,7 +100,8 @@ pub struct Factors {
 }
 
 /// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
-/// to back. The entry in the column of the row that is just done stands by itself: what it multiplies is still in a register, and comes last.
+/// to back. The entry in the column of the row that is just done stands by itself: what it multiplies is still in a register, and comes last. A row without
+/// other entries has a zero, because a processor guesses wrong where rows with one and without one alternate.
 #[derive(Debug)]
 pub(super) struct Triangle {
     /// Of each row the entry in the column of the row before, 0 if there is none.
@@ -122,8 +123,8 @@ impl Triangle {
         }
     }
 
-    /// Appends a row, of which the row before has the column `before`.
-    fn push(&mut self, before: Option<u32>, entries: impl Iterator<Item = (u32, f64)>) {
+    /// Appends `row`; the row before it has the column `before`.
+    fn push(&mut self, row: u32, before: Option<u32>, entries: impl Iterator<Item = (u32, f64)>) {
         let first = self.columns.len();
         let mut neighbour = 0.0;
         for (column, value) in entries {
@@ -133,6 +134,10 @@ impl Triangle {
                 self.columns.push(column);
                 self.values.push(value);
             }
+        }
+        if self.columns.len() == first {
+            self.columns.push(row);
+            self.values.push(0.0);
         }
         self.neighbours.push(neighbour);
         self.counts.push((self.columns.len() - first) as u32);
@@ -345,6 +350,7 @@ impl Factors {
         for row in 0..n {
             let entries = offsets[row]..upper[row] - 1;
             lower.push(
+                row as u32,
                 (row as u32).checked_sub(1),
                 entries.map(|entry| (indices[entry], values[entry])),
             );
@@ -352,6 +358,7 @@ impl Factors {
         for row in (0..n).rev() {
             let entries = (upper[row]..offsets[row + 1]).rev();
             above.push(
+                row as u32,
                 Some(row as u32 + 1),
                 entries.map(|entry| (indices[entry], values[entry] * inverse_pivots[row])),
             );

@@ -50,9 +50,9 @@ pub fn solve(
             elapsed: begin.elapsed(),
         });
         let diverged = rule.estimate(estimate).is_some();
-        let due = laps % StopRule::STALL_LAPS == 0 || laps >= limits.max_laps();
+        let must_verify = laps % StopRule::STALL_LAPS == 0 || laps >= limits.max_laps();
         let stopped = stop();
-        if stopped || diverged || due || rule.worth_verifying(before, estimate) {
+        if stopped || diverged || must_verify || rule.worth_verifying(before, estimate) {
             let verifying = Instant::now();
             let block = sweeper.block();
             block.exact_residual(0..x.len(), &x, &mut exact);

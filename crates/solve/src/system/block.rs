@@ -1,6 +1,6 @@
 //! The rows of one worker: the part of A and b that it needs.
 //!
-//! Cut from a whole [`System`] or put together from messages (`stream`); relaxed by `local::Sweeper`. Rows are named
+//! Cut from a whole [`System`] or put together from messages (`messages`); relaxed by `local::Sweeper`. Rows are named
 //! by their number in the whole system everywhere.
 //!
 //! Invariant: `rows` is not empty and lies within `columns`; `values` and `rhs` have one row per element of `rows`;

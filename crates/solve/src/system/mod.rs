@@ -10,22 +10,22 @@ mod csr;
 pub mod formats;
 mod generate;
 mod matching;
+mod messages;
 mod order;
 mod partition;
 mod scaling;
 mod source;
-mod stream;
 
 pub use block::{RowBlock, RowValues};
 pub use check::SystemError;
 pub use csr::{Csr, StructureError};
 pub(crate) use generate::DENSE_DOMINANCE;
 pub use generate::{Generate, GenerateError, Solution};
+pub use messages::{Messages, RowsError};
 pub use order::Order;
 pub use partition::{PartitionError, partition, partition_by};
 pub use scaling::Scaling;
 pub use source::{Generated, Source};
-pub use stream::{Messages, StreamError};
 
 /// A square matrix with every entry stored, row by row.
 #[derive(Debug, Clone, PartialEq)]

@@ -171,15 +171,15 @@ fn a_hostile_peer_is_found() {
     assert!(found > 1000, "{found}");
 }
 
-/// Who looks while others write and read finds no ring broken.
+/// Readings while others write and read show no broken ring.
 #[test]
-fn looks_from_outside_are_whole() {
+fn readings_from_outside_are_whole() {
     let memory = segment_for_tests();
     reset(memory.slot(0));
     let (writer, reader) = (memory.writer(0, CLIENT), memory.reader(0, SERVER));
     let is_over = std::sync::atomic::AtomicU32::new(0);
     std::thread::scope(|scope| {
-        let looker = scope.spawn(|| {
+        let observer = scope.spawn(|| {
             let (writer, reader) = (memory.writer(0, CLIENT), memory.reader(0, SERVER));
             let mut found = 0;
             while is_over.load(Ordering::Relaxed) == 0 {
@@ -194,7 +194,7 @@ fn looks_from_outside_are_whole() {
             assert_eq!(reader.read_bytes(&mut room, Reading::Take), Ok(17_000));
         }
         is_over.store(1, Ordering::Relaxed);
-        assert_eq!(looker.join().expect("no panic"), 0);
+        assert_eq!(observer.join().expect("no panic"), 0);
     });
 }
 

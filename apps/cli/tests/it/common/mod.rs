@@ -405,10 +405,10 @@ fn written(pid: u32) -> u64 {
 /// Waits until `pid` and what it started have written more than a pipe holds, and write no more: nobody reads.
 pub(crate) fn wait_until_stuck(pid: u32) {
     const PIPE_BYTES: u64 = 64 << 10;
-    const LOOKS: u32 = 20; // that see the same: a busy machine lets a program write now and then
+    const CHECKS: u32 = 20; // that see the same: a busy machine lets a program write now and then
     let begun = Instant::now();
     let (mut before, mut same) = (0, 0);
-    while same < LOOKS {
+    while same < CHECKS {
         assert!(begun.elapsed() < PATIENCE, "{pid} writes on and on");
         std::thread::sleep(Duration::from_millis(10));
         let now = written(pid);

@@ -146,7 +146,7 @@ impl Talker {
     }
 
     /// Says something to everyone, and listens.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn talk_once(&mut self) {
         let me = self.me();
         self.endpoint.update_members();
         let members = self.endpoint.members().len() as u16;
@@ -256,7 +256,7 @@ pub(crate) fn work_if_started() {
     };
     let mut talker = Talker::new(endpoint, session);
     while !talker.stopped {
-        talker.turn();
+        talker.talk_once();
     }
     drop(talker); // it leaves in peace
     std::process::exit(0);
@@ -323,7 +323,7 @@ fn until_heard(talker: &mut Talker, workers: &mut Workers, before: &Counts, what
             "{what}: these (node, heard by it, its life) were not heard: {missing:?}\n{}",
             workers.states()
         );
-        talker.turn();
+        talker.talk_once();
     }
 }
 
@@ -382,7 +382,7 @@ pub(crate) fn run(
             let begun = Instant::now();
             let moment = Duration::from_micros(dice.u64(..20_000));
             while begun.elapsed() < moment {
-                talker.turn();
+                talker.talk_once();
             }
             child.kill().expect("kill");
             child.wait().expect("reap");

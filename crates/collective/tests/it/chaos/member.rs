@@ -16,7 +16,7 @@ use tsumuji_node::{
 };
 
 use super::case::{Case, Fate, Where};
-use super::operations::{KINDS, Turn, value};
+use super::operations::{Call, KINDS, value};
 
 pub(crate) const CASE: &str = "TSUMUJI_TEST_CASE";
 pub(crate) const NODE: &str = "TSUMUJI_TEST_NODE";
@@ -103,13 +103,13 @@ struct Session {
 }
 
 impl Session {
-    fn turn(&mut self, group: Group, round: usize) -> Result<(), CollectiveError> {
+    fn run_round(&mut self, group: Group, round: usize) -> Result<(), CollectiveError> {
         let kind = &KINDS[self.case.kind];
         let (rank, size) = (self.collectives.rank(group), self.collectives.size(group));
         let (Some(rank), Some(size)) = (rank, size) else {
             return Err(CollectiveError::NoSuchGroup);
         };
-        (kind.body)(Turn {
+        (kind.body)(Call {
             endpoint: &mut self.endpoint,
             collectives: &mut self.collectives,
             group,
@@ -139,7 +139,7 @@ impl Session {
                 let _ = self.endpoint.close(Duration::from_millis(1));
                 return Ok(format!("node {} left in round {round}", self.me));
             }
-            match self.turn(world, round) {
+            match self.run_round(world, round) {
                 Ok(()) => {}
                 // Another victim was first, or all are gone.
                 Err(CollectiveError::MemberDead { member }) if self.case.fate == Fate::Leave => {
@@ -177,7 +177,7 @@ impl Session {
                 .start_all_reduce(e, bystanders, told, &Op::<u64>::minimum())
                 .map_err(|error| format!("bystanders, round {round}: {error}"))?;
             if failed.is_none() {
-                match self.turn(world, round) {
+                match self.run_round(world, round) {
                     Ok(()) => last_ok = Instant::now(),
                     Err(CollectiveError::MemberDead { member })
                         if self.case.victims.contains(&member.0) =>
@@ -222,7 +222,7 @@ impl Session {
         let group = self.collectives.group(&self.endpoint, &survivors, 2);
         let group = group.map_err(|error| error.to_string())?;
         for round in 0..3 {
-            self.turn(group, round)
+            self.run_round(group, round)
                 .map_err(|error| format!("survivors, round {round}: {error}"))?;
         }
         let last = self.collectives.barrier(&mut self.endpoint, group);

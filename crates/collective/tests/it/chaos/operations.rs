@@ -8,7 +8,7 @@ use tsumuji_node::Endpoint;
 pub(crate) const SIZES: [usize; 7] = [1, 100, 1024, 1025, 20_000, 150_000, 600_000];
 
 /// Who, where, and in which round.
-pub(crate) struct Turn<'a> {
+pub(crate) struct Call<'a> {
     pub(crate) endpoint: &'a mut Endpoint,
     pub(crate) collectives: &'a mut Collectives,
     pub(crate) group: Group,
@@ -18,7 +18,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) round: usize,
 }
 
-type Body = fn(Turn<'_>) -> Result<(), CollectiveError>;
+type Body = fn(Call<'_>) -> Result<(), CollectiveError>;
 
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -130,8 +130,8 @@ pub(crate) fn value(rank: usize, round: usize) -> u64 {
     (rank as u64 + 1) * 1_000_003 + round as u64 * 104_729
 }
 
-fn given(turn: &Turn<'_>) -> Vec<u64> {
-    vec![value(turn.rank, turn.round); turn.count]
+fn given(call: &Call<'_>) -> Vec<u64> {
+    vec![value(call.rank, call.round); call.count]
 }
 
 /// All of one value.
@@ -139,140 +139,140 @@ fn is(found: &[u64], wanted: u64) {
     assert!(found.iter().all(|value| *value == wanted), "a wrong result");
 }
 
-fn sum_of(turn: &Turn<'_>) -> u64 {
-    (0..turn.size).map(|rank| value(rank, turn.round)).sum()
+fn sum_of(call: &Call<'_>) -> u64 {
+    (0..call.size).map(|rank| value(rank, call.round)).sum()
 }
 
-fn barrier(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    turn.collectives.barrier(turn.endpoint, turn.group)
+fn barrier(call: Call<'_>) -> Result<(), CollectiveError> {
+    call.collectives.barrier(call.endpoint, call.group)
 }
 
-fn broadcast(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (root, mut data) = (turn.round % turn.size, given(&turn));
-    turn.collectives
-        .broadcast(turn.endpoint, turn.group, root, &mut data)?;
-    is(&data, value(root, turn.round));
+fn broadcast(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (root, mut data) = (call.round % call.size, given(&call));
+    call.collectives
+        .broadcast(call.endpoint, call.group, root, &mut data)?;
+    is(&data, value(root, call.round));
     Ok(())
 }
 
-fn scatter(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let root = turn.round % turn.size;
-    let ranks = 0..if turn.rank == root { turn.size } else { 0 };
+fn scatter(call: Call<'_>) -> Result<(), CollectiveError> {
+    let root = call.round % call.size;
+    let ranks = 0..if call.rank == root { call.size } else { 0 };
     let send: Vec<u64> = ranks
-        .flat_map(|rank| vec![value(rank, turn.round); turn.count])
+        .flat_map(|rank| vec![value(rank, call.round); call.count])
         .collect();
-    let mut own = vec![0; turn.count];
-    turn.collectives
-        .scatter(turn.endpoint, turn.group, root, &send, &mut own)?;
-    is(&own, value(turn.rank, turn.round));
+    let mut own = vec![0; call.count];
+    call.collectives
+        .scatter(call.endpoint, call.group, root, &send, &mut own)?;
+    is(&own, value(call.rank, call.round));
     Ok(())
 }
 
 /// Rank i's part is longer by i elements.
-fn counts(turn: &Turn<'_>) -> Vec<usize> {
-    (0..turn.size).map(|rank| turn.count + rank).collect()
+fn counts(call: &Call<'_>) -> Vec<usize> {
+    (0..call.size).map(|rank| call.count + rank).collect()
 }
 
-fn parts(turn: &Turn<'_>) -> Vec<u64> {
-    counts(turn)
+fn parts(call: &Call<'_>) -> Vec<u64> {
+    counts(call)
         .into_iter()
         .enumerate()
-        .flat_map(|(rank, count)| vec![value(rank, turn.round); count])
+        .flat_map(|(rank, count)| vec![value(rank, call.round); count])
         .collect()
 }
 
-fn scatter_v(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let root = turn.round % turn.size;
-    let (counts, send) = (counts(&turn), parts(&turn));
-    let mut own = vec![0; counts[turn.rank]];
-    turn.collectives
-        .scatter_v(turn.endpoint, turn.group, root, &send, &counts, &mut own)?;
-    is(&own, value(turn.rank, turn.round));
+fn scatter_v(call: Call<'_>) -> Result<(), CollectiveError> {
+    let root = call.round % call.size;
+    let (counts, send) = (counts(&call), parts(&call));
+    let mut own = vec![0; counts[call.rank]];
+    call.collectives
+        .scatter_v(call.endpoint, call.group, root, &send, &counts, &mut own)?;
+    is(&own, value(call.rank, call.round));
     Ok(())
 }
 
-fn gather(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (root, own) = (turn.round % turn.size, given(&turn));
+fn gather(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (root, own) = (call.round % call.size, given(&call));
     let mut all = vec![
         0;
-        if turn.rank == root {
-            turn.size * turn.count
+        if call.rank == root {
+            call.size * call.count
         } else {
             0
         }
     ];
-    turn.collectives
-        .gather(turn.endpoint, turn.group, root, &own, &mut all)?;
-    for (rank, part) in all.chunks(turn.count).enumerate() {
-        is(part, value(rank, turn.round));
+    call.collectives
+        .gather(call.endpoint, call.group, root, &own, &mut all)?;
+    for (rank, part) in all.chunks(call.count).enumerate() {
+        is(part, value(rank, call.round));
     }
     Ok(())
 }
 
-fn gather_v(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let root = turn.round % turn.size;
-    let (counts, wanted) = (counts(&turn), parts(&turn));
-    let own = vec![value(turn.rank, turn.round); counts[turn.rank]];
+fn gather_v(call: Call<'_>) -> Result<(), CollectiveError> {
+    let root = call.round % call.size;
+    let (counts, wanted) = (counts(&call), parts(&call));
+    let own = vec![value(call.rank, call.round); counts[call.rank]];
     let mut all = vec![0; wanted.len()];
-    turn.collectives
-        .gather_v(turn.endpoint, turn.group, root, &own, &mut all, &counts)?;
-    assert!(turn.rank != root || all == wanted, "a wrong result");
+    call.collectives
+        .gather_v(call.endpoint, call.group, root, &own, &mut all, &counts)?;
+    assert!(call.rank != root || all == wanted, "a wrong result");
     Ok(())
 }
 
-fn all_gather(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (counts, wanted) = (counts(&turn), parts(&turn));
-    let own = vec![value(turn.rank, turn.round); counts[turn.rank]];
+fn all_gather(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (counts, wanted) = (counts(&call), parts(&call));
+    let own = vec![value(call.rank, call.round); counts[call.rank]];
     let mut all = vec![0; wanted.len()];
-    turn.collectives
-        .all_gather_v(turn.endpoint, turn.group, &own, &mut all, &counts)?;
+    call.collectives
+        .all_gather_v(call.endpoint, call.group, &own, &mut all, &counts)?;
     assert!(all == wanted, "a wrong result");
     Ok(())
 }
 
-fn reduce(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (root, own, wanted) = (turn.round % turn.size, given(&turn), sum_of(&turn));
-    let mut sums = vec![0; if turn.rank == root { turn.count } else { 0 }];
-    turn.collectives
-        .reduce(turn.endpoint, turn.group, root, &own, &mut sums, &Op::sum())?;
+fn reduce(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (root, own, wanted) = (call.round % call.size, given(&call), sum_of(&call));
+    let mut sums = vec![0; if call.rank == root { call.count } else { 0 }];
+    call.collectives
+        .reduce(call.endpoint, call.group, root, &own, &mut sums, &Op::sum())?;
     is(&sums, wanted);
     Ok(())
 }
 
-fn all_reduce(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (mut data, wanted) = (given(&turn), sum_of(&turn));
-    turn.collectives
-        .all_reduce(turn.endpoint, turn.group, &mut data, &Op::sum())?;
+fn all_reduce(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (mut data, wanted) = (given(&call), sum_of(&call));
+    call.collectives
+        .all_reduce(call.endpoint, call.group, &mut data, &Op::sum())?;
     is(&data, wanted);
     Ok(())
 }
 
-fn all_to_all(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let send: Vec<u64> = (0..turn.size)
-        .flat_map(|to| vec![value(turn.rank, turn.round) + to as u64; turn.count])
+fn all_to_all(call: Call<'_>) -> Result<(), CollectiveError> {
+    let send: Vec<u64> = (0..call.size)
+        .flat_map(|to| vec![value(call.rank, call.round) + to as u64; call.count])
         .collect();
     let mut got = vec![0; send.len()];
-    turn.collectives
-        .all_to_all(turn.endpoint, turn.group, &send, &mut got)?;
-    for (from, part) in got.chunks(turn.count).enumerate() {
-        is(part, value(from, turn.round) + turn.rank as u64);
+    call.collectives
+        .all_to_all(call.endpoint, call.group, &send, &mut got)?;
+    for (from, part) in got.chunks(call.count).enumerate() {
+        is(part, value(from, call.round) + call.rank as u64);
     }
     Ok(())
 }
 
 /// Non-blocking ones, all under way at once.
-fn several(turn: Turn<'_>) -> Result<(), CollectiveError> {
-    let (root, wanted) = (turn.round % turn.size, sum_of(&turn));
-    let bytes = vec![8 * turn.count; turn.size];
-    let (c, e, group) = (turn.collectives, turn.endpoint, turn.group);
-    let own = vec![value(turn.rank, turn.round); turn.count];
+fn several(call: Call<'_>) -> Result<(), CollectiveError> {
+    let (root, wanted) = (call.round % call.size, sum_of(&call));
+    let bytes = vec![8 * call.count; call.size];
+    let (c, e, group) = (call.collectives, call.endpoint, call.group);
+    let own = vec![value(call.rank, call.round); call.count];
     let sums = c.start_all_reduce(e, group, own.clone(), &Op::<u64>::sum())?;
     let cast = c.start_broadcast(e, group, root, own.clone())?;
     let all = c.start_all_gather_v(
         e,
         group,
         own.clone(),
-        vec![0_u64; turn.count * turn.size],
+        vec![0_u64; call.count * call.size],
         &bytes,
     )?;
     let barrier = c.start_barrier(e, group)?;
@@ -283,8 +283,8 @@ fn several(turn: Turn<'_>) -> Result<(), CollectiveError> {
         own,
         vec![
             0_u64;
-            if turn.rank == root {
-                turn.count * turn.size
+            if call.rank == root {
+                call.count * call.size
             } else {
                 0
             }
@@ -296,7 +296,7 @@ fn several(turn: Turn<'_>) -> Result<(), CollectiveError> {
         c.wait(e, barrier).map(drop),
         c.wait(e, all).map(drop),
         c.wait(e, cast)
-            .map(|data| is(&data, value(root, turn.round))),
+            .map(|data| is(&data, value(root, call.round))),
         c.wait(e, sums).map(|data| is(&data, wanted)),
     ];
     outcomes.into_iter().collect()

@@ -179,7 +179,7 @@ impl Sending for Selective {
                 self.silence.on_answer(now, rtt);
                 self.is_tail = false;
                 if flight.is_empty() {
-                    overtaken.due_at = None;
+                    overtaken.expires_at = None;
                     return;
                 }
                 overtaken.detect(now, (number, at), flight, rtt, |part| {
@@ -193,7 +193,7 @@ impl Sending for Selective {
     #[inline]
     fn deadline(&self) -> Option<Instant> {
         let probe = self.silence.probe_at(self.flight.in_flight() > 0);
-        match (probe, self.overtaken.due_at) {
+        match (probe, self.overtaken.expires_at) {
             (Some(probe), Some(loss)) => Some(probe.min(loss)),
             (probe, loss) => probe.or(loss),
         }

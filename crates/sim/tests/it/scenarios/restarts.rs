@@ -1,5 +1,5 @@
 //! Thousands of processes that are killed or leave, and come back as new incarnations, at every moment there is: while they say hello,
-//! inside long messages, while a message is lent, under losses, copies, late frames and cuts.
+//! inside long messages, while a message is borrowed, under losses, copies, late frames and cuts.
 //!
 //! The judge watches every delivery and event. Beside it, after every step: the books of every engine balance (`Accounts`). After
 //! every few deaths: all that live find each other within a bounded time, all that was sent since arrives, and nothing of the

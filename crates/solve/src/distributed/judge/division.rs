@@ -155,7 +155,7 @@ impl Judge {
                 epoch: self.epoch,
                 ranges: ranges.clone(),
                 fresh: without(rows, &had),
-                rows: RowSource::Stream { bytes: Vec::new() },
+                rows: RowSource::Messages { bytes: Vec::new() },
                 values: 0,
                 anew: !std::mem::replace(&mut slot.is_known, true),
                 exchanges: self.moved,

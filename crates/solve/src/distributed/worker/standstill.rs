@@ -12,7 +12,7 @@ impl Worker {
     pub(in crate::distributed) fn exchange_blocks(&mut self) -> Result<(), WorkerFault> {
         self.phase = Phase::Exchanging;
         self.send_block();
-        self.look_for_blocks()
+        self.take_blocks()
     }
 
     pub(super) fn send_block(&mut self) {
@@ -49,14 +49,14 @@ impl Worker {
     }
 
     /// Goes on if the blocks of all others have arrived.
-    pub(super) fn look_for_blocks(&mut self) -> Result<(), WorkerFault> {
+    pub(super) fn take_blocks(&mut self) -> Result<(), WorkerFault> {
         let (Phase::Exchanging | Phase::Joining, Some(setup), Some(field)) =
             (&self.phase, &self.setup, &mut self.field)
         else {
             return Ok(());
         };
         let (workers, mode, lap) = (setup.workers(), setup.config.mode, field.lap());
-        for (from, piece) in self.blocks.due(mode, self.epoch, lap) {
+        for (from, piece) in self.blocks.take_ready(mode, self.epoch, lap) {
             let installed = self
                 .blocks
                 .install(field, setup.rows_of(from), from, &piece);

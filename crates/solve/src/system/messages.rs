@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Why received bytes are refused as rows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum StreamError {
+pub enum RowsError {
     /// The sections are not those of the head, or columns are out of order or out of range.
     #[error("a message of rows does not parse; run the same version everywhere")]
     Malformed,
@@ -94,8 +94,8 @@ impl RowBlock {
     }
 
     /// The rows of a message, without its kind. All of them can be relaxed.
-    pub fn from_message(message: &[u8]) -> Result<Self, StreamError> {
-        let block = Self::parse(message).ok_or(StreamError::Malformed)?;
+    pub fn from_message(message: &[u8]) -> Result<Self, RowsError> {
+        let block = Self::parse(message).ok_or(RowsError::Malformed)?;
         for (own, row) in block.rows.clone().enumerate() {
             let values = match &block.values {
                 RowValues::Dense(values) => &values[own * block.columns..][..block.columns],
@@ -110,7 +110,7 @@ impl RowBlock {
             } else {
                 continue;
             };
-            return Err(StreamError::Damaged { row, what });
+            return Err(RowsError::Damaged { row, what });
         }
         Ok(block)
     }

@@ -84,11 +84,11 @@ fn wrong_lengths_are_refused() {
         let whole = message(&system, 2..5);
         for end in 0..whole.len() {
             let cut = RowBlock::from_message(&whole[..end]);
-            assert_eq!(cut, Err(StreamError::Malformed), "{end}");
+            assert_eq!(cut, Err(RowsError::Malformed), "{end}");
         }
         let longer = [&whole[..], &[0]].concat();
         let longer = RowBlock::from_message(&longer);
-        assert_eq!(longer, Err(StreamError::Malformed));
+        assert_eq!(longer, Err(RowsError::Malformed));
     }
 }
 
@@ -103,7 +103,7 @@ fn announcements_are_bounded() {
             scales_rows: false,
         };
         let error = RowBlock::from_message(&codec::to_bytes(&head, &[1.0; 3])).unwrap_err();
-        assert_eq!(error, StreamError::Malformed);
+        assert_eq!(error, RowsError::Malformed);
     }
     for system in systems() {
         let mut block = RowBlock::from_message(&message(&system, 0..3)).unwrap();
@@ -145,14 +145,14 @@ fn damage_is_located() {
     nan[values + 8 * 2..values + 8 * 3].copy_from_slice(&f64::NAN.to_le_bytes());
     let error = RowBlock::from_message(&nan).unwrap_err();
     assert!(
-        matches!(error, StreamError::Damaged { row: 3, .. }),
+        matches!(error, RowsError::Damaged { row: 3, .. }),
         "{error}"
     );
     let mut zero = whole;
     zero[values..values + 8].fill(0);
     let error = RowBlock::from_message(&zero).unwrap_err();
     assert!(
-        matches!(error, StreamError::Damaged { row: 2, .. }),
+        matches!(error, RowsError::Damaged { row: 2, .. }),
         "{error}"
     );
 }
