@@ -10,7 +10,7 @@ set -euo pipefail
 export LC_ALL=C # one order for sort and comm
 
 # The kernel takes down namespaces, and their interfaces and programs, in the background.
-LOOKS=50
+CHECKS=50
 PAUSE_SECONDS=0.2
 
 # One line for each thing, "kind name".
@@ -55,7 +55,7 @@ record)
     present 2>/dev/null | sort -u >"$2"
     ;;
 compare)
-    for ((look = 0; look < LOOKS; look++)); do
+    for ((check = 0; check < CHECKS; check++)); do
         left=$(comm -13 "$2" <(present 2>/dev/null | sort -u))
         [ -z "$left" ] && exit 0
         sleep "$PAUSE_SECONDS"

@@ -21,7 +21,7 @@ use crate::table::Use;
 /// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer.
 const REPLAY_NS: u64 = 1_000_000_000;
 /// How long a process that is about to be replaced sends such bytes itself, how long it then waits for other ends to go back, however many they are; and
-/// how long between two looks at one.
+/// how long between two checks of one.
 const ANSWER_NS: u64 = 1_000_000_000;
 const STEP_US: u64 = 200;
 

@@ -5,12 +5,12 @@
 //! they are more than cores: there, looking again never succeeds, because the other end waits for the core.
 //!
 //! Where other processes want the cores, looking again succeeds, and yet is wrong: who never sleeps uses up its share of the processor and then waits for
-//! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two looks),
+//! milliseconds, while the scheduler prefers a sleeper that wakes. So when a thread was made to leave its core while it looked (a gap between two polls),
 //! its process stops looking for a while.
 //!
 //! After polls in vain a blocking call yields its core to other threads before it sleeps (`sched_yield`). Threads of one job that are more than
 //! cores do so one after the other, and each finds its answer when its turn comes again: nobody sleeps, and nobody must be woken, which costs more than
-//! all else of a small message. Where programs that compute take the turns they come back late; then the process sleeps at once for a while.
+//! all else of a small message. Where programs that compute take the core, it comes back late; then the process sleeps at once for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -102,9 +102,9 @@ pub fn run(
         testbed
             .impair(&[0, 1], impairment)
             .map_err(|error| error.to_string())?;
-        let found = in_turn(plan.rounds, jobs.len() * names.len(), |place| {
-            let job = &jobs[place % jobs.len()];
-            match ours.get(place / jobs.len()) {
+        let found = in_turn(plan.rounds, jobs.len() * names.len(), |index| {
+            let job = &jobs[index % jobs.len()];
+            match ours.get(index / jobs.len()) {
                 Some(ours) => ours.measure(job),
                 None => beside(pair, job).map_err(|error| error.to_string()),
             }

@@ -1,7 +1,7 @@
 //! The result of a run, in any mode.
 
 /// Why a run ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
@@ -14,7 +14,6 @@ pub enum Reason {
     /// Parameters are no finite numbers.
     Diverged,
     /// The user wanted it to end.
-    #[default]
     Interrupted,
 }
 
@@ -55,7 +54,7 @@ pub struct Dropped {
 }
 
 /// The result of a run.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Why it ended.
     pub reason: Reason,
@@ -91,9 +90,20 @@ impl Outcome {
     /// Of a run that has done nothing yet.
     pub(crate) fn begun() -> Self {
         Self {
+            reason: Reason::Interrupted,
+            theta: Vec::new(),
             loss: f64::NAN,
             gradient_norm: f64::NAN,
-            ..Self::default()
+            iterations: 0,
+            exchanges: 0,
+            rejected: 0,
+            bytes_sent: 0,
+            rows_beside: 0,
+            disagreement: 0.0,
+            seconds: 0.0,
+            rows: 0,
+            dropped: Vec::new(),
+            history: Vec::new(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! → reordered. With loss and corruption alone, frames are delivered from the wrapped link's own buffer; else all are copied and wait in a bounded
 //! queue.
 //!
-//! `wait` and `fd` respect the moment at which a waiting frame is due: `fd` is an epoll descriptor over the wrapped link's and a
+//! `wait` and `fd` respect the moment at which a waiting frame is to be delivered: `fd` is an epoll descriptor over the wrapped link's and a
 //! timer. Every frame taken away is counted in `impaired_frames`.
 
 use std::cmp::Ordering;
@@ -203,7 +203,7 @@ impl Eq for Held {}
 /// A frame that waits to be overtaken.
 #[derive(Debug)]
 struct Overtaken {
-    /// Delivered when this many frames have arrived, or when it is due.
+    /// Delivered when this many frames have arrived, or when its time has come.
     after_frame: u64,
     /// Not delivered before this time.
     earliest: Duration,
@@ -351,7 +351,7 @@ impl Mangler {
         self.delivered_bytes += frame.len() as u64;
     }
 
-    /// When the next waiting frame is due at the latest.
+    /// When the next waiting frame is delivered at the latest.
     fn next_delivery(&self) -> Option<Duration> {
         let held = self.held.peek().map(|next| next.deliver_at);
         let overtaken = self
@@ -411,7 +411,7 @@ impl<L: Link, C: Clock> Impair<L, C> {
         })
     }
 
-    /// How long until a waiting frame is due.
+    /// How long until a waiting frame is delivered.
     fn time_to_delivery(&self) -> Option<Duration> {
         let at = self.mangler.next_delivery()?;
         Some(at.saturating_sub(self.clock.now()))

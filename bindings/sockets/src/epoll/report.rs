@@ -193,12 +193,12 @@ impl Epoll {
     fn has_told(&self, nested: &Nested, key: &'static Interest) {
         let inner = nested.epoll;
         inner.take_rings();
-        let ready: Vec<&'static Interest> = inner.state.with(|state| {
+        let queued: Vec<&'static Interest> = inner.state.with(|state| {
             inner.collect(state);
             state.ready.iter().copied().collect()
         });
         let seen = inner.edges.load(Ordering::Relaxed);
-        for using in ready.iter().filter_map(|interest| interest.using()) {
+        for using in queued.iter().filter_map(|interest| interest.using()) {
             if let Some(fd) = using.any_fd() {
                 stream::take_old_bells(&using, fd, OLD_BELLS);
             }

@@ -331,7 +331,7 @@ impl Driver {
             let result = match out.to {
                 To::Judge => batch.try_send(JUDGE, CONTROL, &out.bytes),
                 To::Worker(worker) if self.tcp.is_some() => {
-                    let tcp = self.tcp.as_mut().expect("just looked at");
+                    let tcp = self.tcp.as_mut().expect("just checked");
                     tcp.send(worker, &out.bytes);
                     Ok(())
                 }

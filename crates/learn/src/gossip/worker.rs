@@ -76,9 +76,8 @@ pub(super) enum Step {
     Leave,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    #[default]
     Loading,
     /// All rows are here.
     Ready,
@@ -92,9 +91,8 @@ enum Phase {
 }
 
 /// The method's state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum State {
-    #[default]
     None,
     Newton {
         newton: Newton,
@@ -107,7 +105,7 @@ enum State {
     Sgd(Box<Sgd>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Worker {
     me: usize,
     is_corrupt: bool,
@@ -135,9 +133,19 @@ impl Worker {
         Self {
             me,
             is_corrupt,
+            phase: Phase::Loading,
+            setup: None,
+            share: None,
+            state: State::None,
+            averages: None,
+            exchange: Exchange::default(),
+            peers: Vec::new(),
+            ports: None,
+            accused: Vec::new(),
             random: fastrand::Rng::with_seed(me as u64),
             steps_per_poll: 1,
-            ..Self::default()
+            early: Vec::new(),
+            out: VecDeque::new(),
         }
     }
 

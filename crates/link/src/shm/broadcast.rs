@@ -123,7 +123,7 @@ pub(crate) struct Reader {
     sequence: u64,
 }
 
-enum Copied {
+enum Attempt {
     Frame { bytes: usize, missed: u64 },
     Torn,
     Corrupt,
@@ -167,9 +167,9 @@ impl Reader {
                 return Heard::Corrupt;
             }
             match self.try_copy(memory, tail, scratch) {
-                Copied::Frame { bytes, missed } => return Heard::Frame { bytes, missed },
-                Copied::Corrupt => return Heard::Corrupt,
-                Copied::Torn => {}
+                Attempt::Frame { bytes, missed } => return Heard::Frame { bytes, missed },
+                Attempt::Corrupt => return Heard::Corrupt,
+                Attempt::Torn => {}
             }
             // `newest` first: the tail read after it then covers that whole record.
             let newest = memory.newest();
@@ -182,9 +182,9 @@ impl Reader {
         Heard::Nothing
     }
 
-    fn try_copy<M: BroadcastRead>(&mut self, memory: &M, tail: u64, scratch: &mut [u8]) -> Copied {
+    fn try_copy<M: BroadcastRead>(&mut self, memory: &M, tail: u64, scratch: &mut [u8]) -> Attempt {
         if tail - self.position > self.words {
-            return Copied::Torn;
+            return Attempt::Torn;
         }
         let mask = self.words - 1;
         let head = memory.word((self.position & mask) as usize);
@@ -203,14 +203,14 @@ impl Reader {
             }
         }
         if memory.fenced_reserve().wrapping_sub(self.position) > self.words {
-            return Copied::Torn;
+            return Attempt::Torn;
         }
         if !sound {
-            return Copied::Corrupt;
+            return Attempt::Corrupt;
         }
         let missed = sequence - self.sequence;
         self.position = end;
         self.sequence = sequence.wrapping_add(1);
-        Copied::Frame { bytes, missed }
+        Attempt::Frame { bytes, missed }
     }
 }

@@ -39,7 +39,7 @@ use crate::options::IdlePolicy;
 use crate::runqueue::Runqueue;
 use crate::sleep;
 
-/// How often a relay looks whether it is to end.
+/// How often a relay checks whether it is to end.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// A relay that was started for a node ends if none came for so long; and when the last has left, unless somebody has just asked for it: an agent asks
 /// before it starts the program that attaches.

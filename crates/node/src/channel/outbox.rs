@@ -55,7 +55,7 @@ pub trait Way {
     fn send_frame(&mut self, to: LinkAddr, frame: &[u8]);
 }
 
-/// A thread that waits for room looks so often whether it is to end.
+/// A thread that waits for room checks so often whether it is to end.
 const ROOM_POLL: Duration = Duration::from_millis(10);
 
 /// The bound that a letter counts against.

@@ -34,7 +34,7 @@ fn pair(over: Over, options: &Options, messages: usize) -> (Endpoint, Endpoint) 
         for _ in 0..messages {
             assert!(b.recv(LONG).expect("link").is_some());
         }
-        // The last acknowledgement leaves in a turn after the last message.
+        // The last acknowledgement leaves in a poll after the last message.
         while !is_done.load(Ordering::Acquire) {
             b.progress().expect("link");
         }

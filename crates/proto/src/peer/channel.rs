@@ -64,8 +64,8 @@ pub(crate) enum Accepted {
     Frame,
     /// The fragment completed this message, which is to be delivered now.
     Whole(Assembled),
-    /// Stored until its message is complete and may be delivered.
-    Stored,
+    /// Nothing to deliver now: a message is not complete, or not next, or was refused.
+    Nothing,
     /// Arrived before.
     Duplicate,
     /// Too far ahead.
@@ -215,7 +215,7 @@ impl ChannelReceive {
     ) -> Accepted {
         match &self.slots[index] {
             Slot::Partial(reassembly) if reassembly.is_whole() => {}
-            _ => return Accepted::Stored,
+            _ => return Accepted::Nothing,
         }
         let Slot::Partial(reassembly) = core::mem::replace(&mut self.slots[index], Slot::Done)
         else {
@@ -224,7 +224,7 @@ impl ChannelReceive {
         let body = reassembly.finish(pool);
         if self.ordered && index > 0 {
             self.slots[index] = Slot::Ready(Waiting { body, weight });
-            return Accepted::Stored;
+            return Accepted::Nothing;
         }
         self.pop_done();
         memory.deliver_reserved(weight);

@@ -80,7 +80,7 @@ impl DatagramReceive {
         &mut self.streams[index]
     }
 
-    /// Takes a fragment; the result is `Accepted::Stored` also if it is stale, or memory does not admit it.
+    /// Takes a fragment; the result is `Accepted::Nothing` also if it is stale, or memory does not admit it.
     pub(crate) fn accept(
         &mut self,
         now: Instant,
@@ -92,20 +92,20 @@ impl DatagramReceive {
         let stream = self.stream(channel);
         let message = fragment.message;
         if message < stream.next {
-            return Accepted::Stored;
+            return Accepted::Nothing;
         }
         match &stream.partial {
-            Some(partial) if message < partial.message => return Accepted::Stored,
+            Some(partial) if message < partial.message => return Accepted::Nothing,
             Some(partial) if message > partial.message => stream.drop_partial(memory, pool),
             _ => {}
         }
         if stream.partial.is_none() {
             if !memory.reserve(fragment.length, true, false) {
-                return Accepted::Stored;
+                return Accepted::Nothing;
             }
             let Some(reassembly) = Reassembly::new(pool, fragment.length, fragment.size) else {
                 memory.abandon(fragment.length);
-                return Accepted::Stored;
+                return Accepted::Nothing;
             };
             stream.partial = Some(Partial {
                 message,
@@ -114,7 +114,7 @@ impl DatagramReceive {
             });
         }
         let Some(partial) = &mut stream.partial else {
-            return Accepted::Stored;
+            return Accepted::Nothing;
         };
         let reassembly = &mut partial.reassembly;
         if reassembly.length_bytes() != fragment.length || reassembly.is_beyond(fragment.offset) {
@@ -123,11 +123,11 @@ impl DatagramReceive {
         partial.last_at = now;
         let payload = fragment.payload.unwrap_or_default(); // datagrams are never placed by a link
         if !reassembly.insert(fragment.offset, payload) || !reassembly.is_whole() {
-            return Accepted::Stored;
+            return Accepted::Nothing;
         }
         stream.next = message + 1;
         let Some(partial) = stream.partial.take() else {
-            return Accepted::Stored;
+            return Accepted::Nothing;
         };
         let body = partial.reassembly.finish(pool);
         memory.abandon(body.len()); // the sink takes or copies it at once
@@ -197,18 +197,18 @@ mod tests {
                 &mut pool,
             )
         };
-        assert!(matches!(accept(1, 0, 8), Accepted::Stored));
+        assert!(matches!(accept(1, 0, 8), Accepted::Nothing));
         assert!(
-            matches!(accept(0, 0, 4), Accepted::Stored),
+            matches!(accept(0, 0, 4), Accepted::Nothing),
             "older than one that arrives"
         );
-        assert!(matches!(accept(2, 4, 8), Accepted::Stored));
-        assert!(matches!(accept(1, 4, 8), Accepted::Stored), "replaced");
+        assert!(matches!(accept(2, 4, 8), Accepted::Nothing));
+        assert!(matches!(accept(1, 4, 8), Accepted::Nothing), "replaced");
         assert!(matches!(accept(2, 0, 8), Accepted::Whole(Assembled::Own(body)) if body == [7; 8]));
-        assert!(matches!(accept(2, 0, 8), Accepted::Stored), "came already");
+        assert!(matches!(accept(2, 0, 8), Accepted::Nothing), "came already");
         assert!(matches!(accept(3, 0, 4), Accepted::Whole(Assembled::Own(body)) if body == [7; 4]));
-        assert!(matches!(accept(3, 0, 4), Accepted::Stored), "came already");
-        assert!(matches!(accept(4, 4, 8), Accepted::Stored));
+        assert!(matches!(accept(3, 0, 4), Accepted::Nothing), "came already");
+        assert!(matches!(accept(4, 4, 8), Accepted::Nothing));
         assert!(
             matches!(accept(4, 0, 9), Accepted::Beyond),
             "another length"

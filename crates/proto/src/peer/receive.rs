@@ -82,7 +82,7 @@ impl Taken {
             Accepted::Frame if data.is_bundle() => Self::Bundle,
             Accepted::Frame => Self::Frame,
             Accepted::Whole(body) => Self::Whole(body),
-            Accepted::Stored | Accepted::Duplicate => Self::Nothing,
+            Accepted::Nothing | Accepted::Duplicate => Self::Nothing,
             Accepted::Beyond => Self::Refused(Drop::Window),
             Accepted::NoMemory => Self::Refused(Drop::Memory),
         }
@@ -443,7 +443,7 @@ impl Receive {
         pool: &mut Pool,
     ) -> Accepted {
         if !self.datagrams.has_room(data.channel) {
-            return Accepted::Stored;
+            return Accepted::Nothing;
         }
         let fragment = Fragment {
             message: expand(data.message, self.datagrams.next(data.channel)),

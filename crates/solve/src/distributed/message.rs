@@ -155,12 +155,12 @@ impl Setup {
         ranges.sort_by_key(|rows| rows.start);
         let covers = ranges.first().is_some_and(|rows| rows.start == 0)
             && ranges.windows(2).all(|pair| pair[0].end == pair[1].start);
-        let sources = match &self.rows {
+        let announced = match &self.rows {
             RowSource::Messages { bytes } => bytes.len(),
             RowSource::Generate { .. } => self.fresh.len(),
         };
         covers
-            && sources == self.fresh.len()
+            && announced == self.fresh.len()
             && self.fresh.iter().all(|rows| !rows.is_empty())
             && self.fresh.is_sorted_by(|a, b| a.end <= b.start)
             && self.config.elements != Elements::Fixed(0)

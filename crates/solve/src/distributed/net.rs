@@ -328,7 +328,7 @@ pub(super) fn run(
             .first_key_value()
             .map_or(u64::MAX, |(key, _)| key.0);
         if next_event <= next_step {
-            let (key, event) = network.under_way.pop_first().expect("looked at");
+            let (key, event) = network.under_way.pop_first().expect("just checked");
             network.now = key.0;
             match event {
                 Event::Datagram {
@@ -503,7 +503,7 @@ pub(super) fn run(
             }
         }
         if survey.as_ref().is_some_and(Survey::is_whole) {
-            let told = survey.take().expect("looked at").into_standings();
+            let told = survey.take().expect("just checked").into_standings();
             let has_rows = |told: &Standing| !told.rows.is_empty();
             judge = match told.iter().flatten().any(has_rows) {
                 true => {

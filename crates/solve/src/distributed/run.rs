@@ -46,7 +46,7 @@ const CHECK: Duration = Duration::from_millis(20);
 const CAUSE: Duration = Duration::from_secs(1);
 /// Why a worker is taken for lost that its launcher knows nothing of.
 const SILENT: &str = "nothing is heard from it any more";
-/// Without a check for so long this process was stopped, perhaps with its workers: nobody could be heard.
+/// If the clock was not read for so long, this process was stopped, perhaps with its workers: nobody could be heard.
 const STOPPED: Duration = Duration::from_secs(2);
 /// A worker is silent if it was not heard of for so many of its longest pauses so far.
 const PAUSES: u32 = 8;
@@ -167,7 +167,7 @@ pub fn run(
         feeds: (0..workers).map(|_| None).collect(),
         bytes: (0, 0),
         heard: vec![Heard::now(); workers],
-        checked_at: Instant::now(),
+        awake_at: Instant::now(),
         judge,
         source,
         up: Vec::new(),
@@ -268,7 +268,7 @@ struct Bench<'a> {
     bytes: (u64, u64),
     heard: Vec<Heard>,
     /// When this process checked for reports last.
-    checked_at: Instant,
+    awake_at: Instant,
     /// Nodes that are new here.
     up: Vec<usize>,
     choice: Choice,
@@ -322,7 +322,7 @@ impl Bench<'_> {
             if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
                 return Ok(());
             }
-            let now = self.now();
+            let now = self.now_without_stops();
             if now - checked >= CHECK {
                 checked = now;
                 if !stopping && stop() {
@@ -436,23 +436,23 @@ impl Bench<'_> {
         }
     }
 
-    /// The present time. Time in which this process was stopped does not count as silence of workers.
-    fn now(&mut self) -> Instant {
+    /// The present time. Time in which this process was stopped is taken off the silence of workers.
+    fn now_without_stops(&mut self) -> Instant {
         let now = Instant::now();
-        let pause = now - self.checked_at;
+        let pause = now - self.awake_at;
         if pause >= STOPPED {
             for heard in &mut self.heard {
                 heard.at = (heard.at + pause).min(now);
             }
         }
-        self.checked_at = now;
+        self.awake_at = now;
         now
     }
 
     /// Notes that a worker was heard of.
     fn note(&mut self, worker: usize) {
         let is_iterating = self.judge.stage() == Stage::Iterating;
-        let now = self.now();
+        let now = self.now_without_stops();
         if let Some(heard) = self.heard.get_mut(worker) {
             if is_iterating {
                 heard.longest = heard.longest.max(now - heard.at);

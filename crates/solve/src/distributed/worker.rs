@@ -440,9 +440,9 @@ impl Worker {
 
     /// Whether the judge is to know the own x again, and nothing else waits to be sent.
     pub(super) fn owes_snapshot(&self, now_ns: u64) -> bool {
-        let expired = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
+        let is_time = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
         let is_wanted = |setup: &Setup| setup.config.checkpoints || setup.team().count() > 1;
-        expired && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
+        is_time && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
     }
 
     /// Sends the judge the own x, if it is owed.
