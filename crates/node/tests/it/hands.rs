@@ -385,11 +385,11 @@ fn flows_of_others_are_told() {
                 let (stop, up) = (stop.clone(), up.clone());
                 thread::spawn(move || {
                     assert!(other.wait_up(LONG).expect("up").is_empty());
-                    up.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     if other.me() == B {
                         other.send(NodeId(2), CHANNEL, &[7; 5_000]).expect("sent");
                         assert!(other.flush(LONG).expect("flush"));
                     }
+                    up.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                         other.recv(Duration::from_millis(5)).expect("link");
                     }

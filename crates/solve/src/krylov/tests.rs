@@ -1,6 +1,7 @@
 use super::*;
 use crate::system::{Csr, Generate, Matrix, RowBlock, System};
 use proptest::prelude::*;
+use std::ops::Range;
 
 fn generated(text: &str) -> System {
     text.parse::<Generate>().unwrap().system(3).unwrap()
@@ -96,18 +97,27 @@ impl Space for Others {
     }
 }
 
+/// A strip for each of `which`, with that preconditioner.
+fn strips_of(
+    block: &RowBlock,
+    system: &System,
+    which: &[Preconditioning],
+) -> Vec<(Range<usize>, Preconditioner)> {
+    let rows = crate::system::partition(&system.matrix, which.len()).unwrap();
+    let made = rows.into_iter().zip(which).map(|(rows, which)| {
+        let made = Preconditioner::new(block, &rows, *which);
+        (rows, made)
+    });
+    made.collect()
+}
+
 /// A worker's threads find what one finds, and tell the others x as a whole; where the others cannot be reached all threads end.
 #[test]
 fn strips_of_a_worker_agree() {
     let system = generated("poisson2d:40");
     let block = RowBlock::whole(system.clone());
-    for strips in [1, 2, 3] {
-        let rows = crate::system::partition(&system.matrix, strips).unwrap();
-        let made = rows.into_iter().map(|rows| {
-            let made = Preconditioner::new(&block, &rows, Preconditioning::ModifiedIlu);
-            (rows, made)
-        });
-        let made: Vec<_> = made.collect();
+    for count in [1, 2, 3] {
+        let made = strips_of(&block, &system, &vec![Preconditioning::ModifiedIlu; count]);
         let strips = Strips {
             block: &block,
             strips: &made,
@@ -159,26 +169,23 @@ fn preconditioners_may_differ() {
     let system = generated("poisson2d:40");
     let block = RowBlock::whole(system.clone());
     let iterations = |which: [Preconditioning; 3]| {
-        let rows = crate::system::partition(&system.matrix, 3).unwrap();
-        let made = rows.into_iter().zip(which).map(|(rows, which)| {
-            let made = Preconditioner::new(&block, &rows, which);
-            (rows, made)
-        });
         let strips = Strips {
             block: &block,
-            strips: &made.collect::<Vec<_>>(),
+            strips: &strips_of(&block, &system, &which),
             rows_most: 1600,
             has_all_rows: true,
         };
-        let mut others = Others {
+        let mut x = vec![0.0; 1600];
+        let others = &mut Others {
             fails_at: u64::MAX,
             told: Vec::new(),
         };
-        let mut x = vec![0.0; 1600];
-        let ended = iterate_strips(&strips, Kind::Cg, &mut x, &patience(1e-10), &mut others);
-        assert_eq!(ended.unwrap().end, End::Converged);
+        let Ok(ended) = iterate_strips(&strips, Kind::Cg, &mut x, &patience(1e-10), others) else {
+            panic!("nobody fails")
+        };
+        assert_eq!(ended.end, End::Converged);
         assert!(true_residual(&system, &x) < 1.1e-10);
-        ended.unwrap().iterations
+        ended.iterations
     };
     let ilu = Preconditioning::ModifiedIlu;
     let mixed = iterations([ilu, Preconditioning::Lu, Preconditioning::Jacobi]);
