@@ -107,8 +107,6 @@ struct Remainder {
     diagonal: Vec<f64>,
     /// Row, counted from the part's first; column of the whole system; value.
     beside: Vec<(u32, u32, f64)>,
-    /// Most entries of `beside`.
-    beside_most: usize,
 }
 
 impl Remainder {
@@ -123,29 +121,28 @@ impl Remainder {
             return None;
         };
         let (first, inverse) = (rows.start - block.rows.start, factors.inverse_pivots());
-        let mut found = Self {
-            beside_most,
-            ..Self::default()
-        };
+        let mut found = Self::default();
+        let is_small = |found: &Self| found.beside.len() <= beside_most;
         for (at, (neighbour, _, values)) in factors.lower().rows().enumerate() {
             let mut others = values.iter();
             let (columns, values) = csr.row(first + at);
             for (&column, &value) in columns.iter().zip(values) {
                 let own = (column as usize).checked_sub(rows.start);
                 match own.filter(|own| *own < rows.len()) {
-                    None => found.note((at, column), value, 0.0)?,
+                    None => found.note((at, column), value, 0.0),
                     Some(own) if own < at => {
                         let factor = if own + 1 == at {
                             neighbour
                         } else {
                             *others.next()?
                         };
-                        found.note((at, column), value, factor / inverse[own])?;
+                        found.note((at, column), value, factor / inverse[own]);
                     }
                     Some(own) if own == at => found.diagonal.push(value - 2.0 / inverse[at]),
                     Some(_) => {}
                 }
             }
+            is_small(&found).then_some(())?;
         }
         for (at, (neighbour, _, values)) in (0..rows.len()).rev().zip(factors.upper().rows()) {
             let mut others = values.iter();
@@ -158,22 +155,22 @@ impl Remainder {
                     } else {
                         *others.next()?
                     };
-                    found.note((at, column), value, factor / inverse[at])?;
+                    found.note((at, column), value, factor / inverse[at]);
                 }
             }
+            is_small(&found).then_some(())?;
         }
         (found.beside).sort_unstable_by_key(|&(row, column, _)| (row, column));
         Some(found)
     }
 
     /// An entry of A, and of the factors, which is the same but for rounding unless fill was taken from it.
-    fn note(&mut self, (row, column): (usize, u32), value: f64, factor: f64) -> Option<()> {
+    fn note(&mut self, (row, column): (usize, u32), value: f64, factor: f64) {
         const SAME: f64 = 4.0 * f64::EPSILON;
         let rest = value - factor;
         if rest.abs() > SAME * value.abs() {
             self.beside.push((row as u32, column, rest));
         }
-        (self.beside.len() <= self.beside_most).then_some(())
     }
 }
 

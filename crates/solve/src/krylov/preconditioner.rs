@@ -101,7 +101,7 @@ pub struct Factors {
 
 /// What lies beside the diagonal on one side, in the order in which it is used: L from the first row on, U from the last. So both are read once, from front
 /// to back. The entry in the column of the row that is just done stands by itself: what it multiplies is still in a register, and comes last. A row without
-/// other entries has a zero, because a processor guesses wrong where rows with one and without one alternate.
+/// other entries has a zero in the column of the first row that is done, because a processor guesses wrong where rows with one and without one alternate.
 #[derive(Debug)]
 pub(super) struct Triangle {
     /// Of each row the entry in the column of the row before, 0 if there is none.
@@ -118,14 +118,14 @@ impl Triangle {
         Self {
             neighbours: Vec::with_capacity(rows),
             counts: Vec::with_capacity(rows),
-            columns: Vec::with_capacity(entries),
-            values: Vec::with_capacity(entries),
+            columns: Vec::with_capacity(entries.max(rows)),
+            values: Vec::with_capacity(entries.max(rows)),
         }
     }
 
-    /// Appends `row`; the row before it has the column `before`.
-    fn push(&mut self, row: u32, before: Option<u32>, entries: impl Iterator<Item = (u32, f64)>) {
-        let first = self.columns.len();
+    /// Appends a row. `first` and `before`: the columns of the first row that is done, and of the one just done.
+    fn push(&mut self, first: u32, before: Option<u32>, entries: impl Iterator<Item = (u32, f64)>) {
+        let start = self.columns.len();
         let mut neighbour = 0.0;
         for (column, value) in entries {
             if Some(column) == before {
@@ -135,12 +135,13 @@ impl Triangle {
                 self.values.push(value);
             }
         }
-        if self.columns.len() == first {
-            self.columns.push(row);
+        let is_first = self.counts.is_empty();
+        if self.columns.len() == start && !is_first {
+            self.columns.push(first);
             self.values.push(0.0);
         }
         self.neighbours.push(neighbour);
-        self.counts.push((self.columns.len() - first) as u32);
+        self.counts.push((self.columns.len() - start) as u32);
     }
 
     /// Neighbour, columns and values of each row.
@@ -350,7 +351,7 @@ impl Factors {
         for row in 0..n {
             let entries = offsets[row]..upper[row] - 1;
             lower.push(
-                row as u32,
+                0,
                 (row as u32).checked_sub(1),
                 entries.map(|entry| (indices[entry], values[entry])),
             );
@@ -358,7 +359,7 @@ impl Factors {
         for row in (0..n).rev() {
             let entries = (upper[row]..offsets[row + 1]).rev();
             above.push(
-                row as u32,
+                n as u32 - 1,
                 Some(row as u32 + 1),
                 entries.map(|entry| (indices[entry], values[entry] * inverse_pivots[row])),
             );
@@ -516,6 +517,28 @@ mod tests {
                     let back: f64 = (0..=i).map(|j| a[i][j] * half[j]).sum();
                     assert!((back - r[i]).abs() < 1e-12, "{text} {rows:?}");
                 }
+            }
+        }
+    }
+
+    /// What was in z before does not matter.
+    #[test]
+    fn results_do_not_depend_on_former_ones() {
+        for text in ["poisson2d:12", "circuit:300"] {
+            let block = whole(text);
+            let r: Vec<f64> = (0..block.columns).map(|k| (k as f64).sin()).collect();
+            for which in [
+                Preconditioning::Jacobi,
+                Preconditioning::Ilu,
+                Preconditioning::Lu,
+            ] {
+                let made = Preconditioner::new(&block, &block.rows, which);
+                let [clean, spoilt] = [0.0, f64::NAN].map(|former| {
+                    let mut z = vec![former; r.len()];
+                    made.apply(&block, &block.rows, &r, &mut z);
+                    z
+                });
+                assert_eq!(clean, spoilt, "{text} {which:?}");
             }
         }
     }
