@@ -11,7 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 use tsumuji_gateway::Gateway;
-use tsumuji_node::{ClusterFile, LinkSpec, NodeId, Options, ProgressBy, open_in_cluster};
+use tsumuji_node::{
+    ClusterFile, IdlePolicy, LinkSpec, NodeId, Options, ProgressBy, open_in_cluster,
+};
 
 use crate::hosts::Slots;
 use crate::interrupt::Interrupt;
@@ -39,9 +41,9 @@ pub(crate) struct Args {
     /// Another link than that of the hosts file: udp, packet, xdp or dpdk
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Longest time of looking for work before it sleeps, in microseconds (0: never look)
-    #[arg(long, value_name = "US", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
-    spin: u32,
+    /// Sleep as soon as there is nothing to do, instead of spinning and yielding for a moment
+    #[arg(long)]
+    no_spin: bool,
     #[command(flatten)]
     security: crate::security::Flags,
     /// End ten seconds after the last program has left
@@ -97,10 +99,14 @@ pub(crate) fn run(args: Args) -> Outcome {
         ..Options::default()
     };
     let endpoint = open_in_cluster(&file, path, NodeId(id), options, None)?;
-    let spin = Duration::from_micros(u64::from(args.spin));
+    let idle = if args.no_spin {
+        IdlePolicy::Sleep
+    } else {
+        IdlePolicy::Adaptive
+    };
     let mut gateway = match &args.stands_for {
-        Some(addresses) => Gateway::open_for(endpoint, spin, addresses, args.second)?,
-        None => Gateway::open(endpoint, spin)?,
+        Some(addresses) => Gateway::open_for(endpoint, idle, addresses, args.second)?,
+        None => Gateway::open(endpoint, idle)?,
     };
     let missing = gateway.meet(MEET, || interrupt.is_set())?;
     let link = gateway.endpoint().link_name();

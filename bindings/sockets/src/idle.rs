@@ -47,6 +47,9 @@ const LEFT_LEAST_NS: u64 = 10 * LATE_NS;
 /// Time without yields after late ones. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
 const WITHOUT_YIELDS_NS: u64 = 10_000_000;
 
+/// Calls in a row that found nothing, beyond which a program spins: event loops make one after each event.
+const CALLS_MAX: u32 = 4;
+
 /// What this process knows of its yields.
 static YIELDS: Yields = Yields {
     mean_ns: AtomicU64::new(0),
@@ -109,12 +112,15 @@ pub(crate) struct Spin {
     waits: AtomicU32,
     /// As `failures`, of polls after yields.
     vain_yields: AtomicU32,
+    /// Calls in a row that found nothing and did not wait.
+    vain_calls: AtomicU32,
 }
 
 impl Spin {
     pub(crate) fn reset(&self) {
         self.failures.store(0, Ordering::Relaxed);
         self.vain_yields.store(0, Ordering::Relaxed);
+        self.found();
     }
 
     /// Polls until `poll` is true, or it is time to sleep: without leaving the core, then after yields.
@@ -128,6 +134,27 @@ impl Spin {
             Some(left_ns) if left_ns < LEFT_LEAST_NS => self.on_core(poll),
             _ => self.until(poll),
         }
+    }
+
+    /// A call that may not wait has found nothing, and a process of this host must run before there is anything: after a few such calls in a row,
+    /// which is a program that spins, the core goes to others.
+    pub(crate) fn found_nothing(&self) {
+        let calls = self.vain_calls.load(Ordering::Relaxed);
+        if calls < CALLS_MAX {
+            self.vain_calls.store(calls + 1, Ordering::Relaxed);
+            return;
+        }
+        let begun_ns = sys::now_ns();
+        if LIMIT_NS.load(Ordering::Relaxed) != 0 && !YIELDS.are_off(begun_ns) {
+            sys::sched_yield();
+            let now_ns = sys::now_ns();
+            YIELDS.note(now_ns, now_ns - begun_ns);
+        }
+    }
+
+    /// A call has found something.
+    pub(crate) fn found(&self) {
+        self.vain_calls.store(0, Ordering::Relaxed);
     }
 
     fn on_core(&self, mut poll: impl FnMut() -> bool) -> bool {
@@ -274,6 +301,24 @@ mod tests {
             assert!(!found);
         }
         assert!((1..=FAILURES_MAX * YIELDS_MAX).contains(&polls), "{polls}");
+    }
+
+    /// A call that finds nothing now and then is an event loop's, and keeps its core; calls that find nothing again and again are a spinning program's.
+    #[test]
+    fn calls_in_vain_are_counted() {
+        let spin = Spin::default();
+        let vain = || spin.vain_calls.load(Ordering::Relaxed);
+        for _ in 0..3 {
+            spin.found_nothing();
+            spin.found();
+            assert_eq!(vain(), 0);
+        }
+        for _ in 0..2 * CALLS_MAX {
+            spin.found_nothing();
+        }
+        assert_eq!(vain(), CALLS_MAX);
+        spin.reset();
+        assert_eq!(vain(), 0);
     }
 
     fn tries_become_rare() {

@@ -433,8 +433,14 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
         }
     };
     match outcome {
-        Err(error) if received == 0 => Err(error),
+        Err(error) if received == 0 => {
+            if error == AGAIN && !is_patient && using.gateway().is_some() {
+                using.spin.found_nothing();
+            }
+            Err(error)
+        }
         outcome => {
+            using.spin.found();
             put_back(using, outcome);
             Ok(received)
         }

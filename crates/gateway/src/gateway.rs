@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use tsumuji_node::{Channel, Context, Delivery, Endpoint, EndpointError, Handler, NodeId};
+use tsumuji_node::{
+    Channel, Context, Delivery, Endpoint, EndpointError, Handler, IdleLoop, IdlePolicy, NodeId,
+};
 use tsumuji_streams::address::{self, Address};
 use tsumuji_streams::hello::NOT_THERE;
 use tsumuji_streams::ring::SLOTS;
 
 use crate::addresses::{octets, own_addresses};
-use crate::idle::Idle;
 use crate::mailbox::{self, Mailbox};
 use crate::message::{CONTROL, Control, FIRST};
 use crate::segment::Segment;
@@ -141,22 +142,21 @@ pub struct Gateway {
     addresses_read: Instant,
     random: fastrand::Rng,
     room: Vec<u8>,
-    idle: Idle,
+    idle: IdlePolicy,
     counters: Counters,
 }
 
 impl Gateway {
-    /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`). `spin`: longest time of looking for work before a
-    /// sleep.
-    pub fn open(endpoint: Endpoint, spin: Duration) -> Result<Self, OpenError> {
-        Self::open_as(endpoint, spin, false)
+    /// Opens the mailbox. The endpoint must be driven by its program alone (`ProgressBy::Program`).
+    pub fn open(endpoint: Endpoint, idle: IdlePolicy) -> Result<Self, OpenError> {
+        Self::open_as(endpoint, idle, false)
     }
 
     /// As `open`, for tests: stands for a host with these addresses, whatever this one has. With `is_second` no program of this host finds it.
     #[doc(hidden)]
     pub fn open_for(
         endpoint: Endpoint,
-        spin: Duration,
+        idle: IdlePolicy,
         addresses: &[IpAddr],
         is_second: bool,
     ) -> Result<Self, OpenError> {
@@ -164,11 +164,11 @@ impl Gateway {
         Ok(Self {
             own,
             is_stated: true,
-            ..Self::open_as(endpoint, spin, is_second)?
+            ..Self::open_as(endpoint, idle, is_second)?
         })
     }
 
-    fn open_as(endpoint: Endpoint, spin: Duration, is_second: bool) -> Result<Self, OpenError> {
+    fn open_as(endpoint: Endpoint, idle: IdlePolicy, is_second: bool) -> Result<Self, OpenError> {
         let system = |what| {
             move |error: Errno| OpenError::System {
                 what,
@@ -215,7 +215,7 @@ impl Gateway {
             addresses_read: Instant::now(),
             random: fastrand::Rng::new(),
             room: vec![0; PIECE_BYTES],
-            idle: Idle::new(spin),
+            idle,
             counters: Counters::default(),
         })
     }
@@ -253,23 +253,28 @@ impl Gateway {
         stop: impl Fn() -> bool,
     ) -> Result<Counters, EndpointError> {
         let mut steps = 0u32;
-        let mut used = Instant::now();
-        while !stop() {
+        let (mut used, mut is_unused) = (Instant::now(), false);
+        // The programs want the core.
+        let mut idle = IdleLoop::new(self.idle, false).yielding();
+        while !stop() && !is_unused {
             let mut did = self.step()?;
             steps = steps.wrapping_add(1);
             if steps.is_multiple_of(ASK_EVERY) {
                 did |= self.ask(Duration::ZERO)?;
             }
             if did {
-                self.idle.worked();
-            } else if self.idle.is_time_to_sleep() {
+                idle.worked();
+                continue;
+            }
+            idle.rest(|| {
                 if !(self.held.is_empty() && self.counters.streams == 0) {
                     used = Instant::now();
                 } else if until_unused && used.elapsed() > UNUSED {
-                    break;
+                    is_unused = true;
+                    return Ok(());
                 }
-                self.sleep()?;
-            }
+                self.sleep()
+            })?;
         }
         Ok(self.counters())
     }
@@ -314,9 +319,12 @@ impl Gateway {
         listed.sort_unstable();
         listed.dedup();
         did |= !listed.is_empty();
+        // What several streams have to say shares frames and calls.
+        self.endpoint.cork();
         for index in listed {
             self.serve_stream(index);
         }
+        self.endpoint.uncork()?;
         Ok(did)
     }
 

@@ -1,13 +1,15 @@
 //! What a waiting endpoint does: poll again at once, yield the core, or sleep on the link.
 //!
-//! Called by `drive` between empty polls. Decisions depend on measurements (`Habit`) and on how long the present wait has lasted; nothing here reads
-//! a clock or calls the kernel.
+//! Called by `drive` between empty polls, and through `IdleLoop` by loops that poll more than an endpoint. Decisions depend on measurements (`Habit`)
+//! and on how long the present wait has lasted; only `IdleLoop` reads a clock and calls the kernel.
 //!
 //! Why three steps: waking a sleeping thread costs about 27 µs, while a spinning one answers in 0.2 µs; but with more spinning threads than cores a
 //! message costs milliseconds, where yielding among ourselves costs 1.3 µs; and where other programs compute, a yield costs whole time slices, while
 //! the scheduler prefers a sleeper that wakes.
 
+use crate::clock::{Clock, SystemClock};
 use crate::options::IdlePolicy;
+use crate::runqueue::Runqueue;
 use crate::tuning::Tuning;
 
 /// Least time of spinning if a core is free: less than a yield would cost.
@@ -219,11 +221,12 @@ impl Idle {
 
     /// A poll at `now_ns` found work.
     pub(crate) fn work(&mut self, now_ns: u64) {
-        let waited_ns = self
-            .wait
-            .take()
-            .map_or(0, |(start, _)| now_ns.saturating_sub(start))
-            .min(WAIT_CAP_NS);
+        let (start, last) = self.wait.take().unwrap_or((now_ns, now_ns));
+        let gap_ns = now_ns.saturating_sub(last);
+        if gap_ns > PREEMPTION_NS {
+            self.preempted(now_ns, gap_ns);
+        }
+        let waited_ns = now_ns.saturating_sub(start).min(WAIT_CAP_NS);
         self.waits_since_preemption += 1;
         // Signed arithmetic in i64: both are at most `WAIT_CAP_NS`.
         let difference = waited_ns as i64 - self.usual_wait_ns as i64;
@@ -245,6 +248,55 @@ impl Idle {
             PREEMPTED_LEAST_NS
         };
         self.preempted_until_ns = now_ns + self.preempted_span_ns;
+    }
+}
+
+/// The idle policy for a loop that polls more than one endpoint: it says of each poll whether there was work.
+#[derive(Debug)]
+pub struct IdleLoop {
+    idle: Idle,
+    clock: SystemClock,
+    runqueue: Runqueue,
+}
+
+impl IdleLoop {
+    /// `contended`: processes that poll are more than this host's cores. Without that knowledge, the time shows it in which this thread had no core.
+    pub fn new(policy: IdlePolicy, contended: bool) -> Self {
+        Self {
+            idle: Idle::new(policy, contended),
+            clock: SystemClock::new(),
+            runqueue: Runqueue::default(),
+        }
+    }
+
+    /// Yields soon instead of spinning, also where nothing shows yet that others want the core.
+    #[must_use]
+    pub fn yielding(mut self) -> Self {
+        self.idle.set_spin(0);
+        self
+    }
+
+    /// A poll found work.
+    pub fn worked(&mut self) {
+        self.idle.work(self.clock.now().as_nanos());
+    }
+
+    /// A poll found nothing: returns at once, yields the core, or calls `sleep`.
+    pub fn rest<E>(&mut self, sleep: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        match self.idle.empty(self.clock.now().as_nanos()) {
+            Step::Spin => std::hint::spin_loop(),
+            Step::Yield => rustix::thread::sched_yield(),
+            Step::Sleep => {
+                sleep()?;
+                self.idle.woke(self.clock.now().as_nanos());
+            }
+        }
+        if self.idle.asks() {
+            let delay_ns = self.runqueue.delay_ns();
+            self.idle
+                .kept_waiting(self.clock.now().as_nanos(), delay_ns);
+        }
+        Ok(())
     }
 }
 
@@ -399,6 +451,46 @@ mod tests {
             "{}",
             idle.usual_wait_ns
         );
+    }
+
+    /// Where another program had the core for long, and there was work when it came back, the loop sleeps for a while, too: a yield cost a time slice.
+    #[test]
+    fn work_after_a_gap_ends_yields() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, true);
+        assert_eq!(idle.empty(0), Step::Yield);
+        idle.work(3 * MS);
+        assert_eq!(idle.empty(3 * MS + US), Step::Sleep);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, true);
+        assert_eq!(idle.empty(0), Step::Yield);
+        idle.work(PREEMPTION_NS / 2);
+        assert_eq!(idle.empty(MS), Step::Yield, "another of us had it");
+        idle.woke(9 * MS);
+        idle.work(9 * MS);
+        assert_eq!(idle.empty(9 * MS), Step::Yield, "a sleep is no gap");
+    }
+
+    /// A loop of one's own sleeps when its policy says so, and only then.
+    #[test]
+    fn loops_sleep_by_their_policy() {
+        let sleeps = |policy| {
+            let (mut idle, mut sleeps) = (IdleLoop::new(policy, true), 0);
+            for _ in 0..100 {
+                let slept: Result<(), ()> = idle.rest(|| {
+                    sleeps += 1;
+                    Ok(())
+                });
+                assert_eq!(slept, Ok(()));
+                idle.worked();
+            }
+            assert_eq!(
+                idle.rest(|| Err("broken")).is_err(),
+                policy == IdlePolicy::Sleep
+            );
+            sleeps
+        };
+        assert_eq!(sleeps(IdlePolicy::Sleep), 100);
+        assert_eq!(sleeps(IdlePolicy::Yield), 0);
+        assert_eq!(sleeps(IdlePolicy::Spin), 0);
     }
 
     /// A preemption while polling turns spinning off, longer each time, and on again when the other programs are gone.

@@ -91,6 +91,7 @@ pub use executor::{
     UnknownExecutor, Work,
 };
 pub use handler::{Context, Handler};
+pub use idle::IdleLoop;
 pub use link_spec::{InterfaceName, LinkSpec, LinkSpecError};
 pub use membership::{Member, Membership};
 pub use metrics::MetricsAt;

@@ -25,6 +25,7 @@ const COPIED_BYTES: u64 = 4 << 30;
 
 /// Targets, ours divided by theirs.
 const LATENCY: Wanted = Wanted::AtMost(0.25);
+const LATENCY_BETWEEN: Wanted = Wanted::AtMost(1.0);
 const STREAM: Wanted = Wanted::AtLeast(2.0);
 const STREAM_OF_A_COPY: Wanted = Wanted::AtLeast(0.9);
 const DEMAND: Wanted = Wanted::AtMost(1.0);
@@ -38,6 +39,9 @@ const OF_THE_WIRE: Wanted = Wanted::AtLeast(0.9);
 /// A cable that limits both ours and TCP, in bits a second, and the sizes at which it does.
 const CABLE_BITS_PER_SECOND: u64 = 1_000_000_000;
 const WIRE_SIZES: [usize; 3] = [1 << 10, 8 << 10, LARGE_BYTES];
+
+/// Messages of one frame.
+const SIZES_OF_ONE_FRAME: [usize; 2] = [1, 1 << 10];
 
 /// A measured quantity, with its unit.
 type Quantity = (&'static str, Part);
@@ -71,6 +75,7 @@ pub(super) fn streams(setting: &Setting, log: &mut Log<'_>) {
     match &testbed {
         Ok(_) => {
             latency(&course, log);
+            latency_between_hosts(&course, log);
             one_client(&course, log);
             beside_a_copy(&course, log);
             many_clients(&course, log);
@@ -179,6 +184,25 @@ fn latency(course: &Course<'_>, log: &mut Log<'_>) {
     series.each.spins = true;
     let rows = course.rows(name, &series, log);
     worst(log, name, &rows, BESIDE_HOSTS, HALF_TRIP, LATENCY);
+}
+
+/// Of small messages by gateways.
+fn latency_between_hosts(course: &Course<'_>, log: &mut Log<'_>) {
+    let ours = [Path::Udp, Path::Xdp];
+    for (spins, waits) in [(false, "both ends waiting"), (true, "both ends spinning")] {
+        let name = format!("up to 1 KiB between hosts, {waits}: half a round trip");
+        let mut series = Series {
+            sizes: SIZES_OF_ONE_FRAME.to_vec(),
+            rounds: course.setting.rounds,
+            ..course.series(Shape::Requests, &[ours[0], ours[1], Path::TcpNs])
+        };
+        series.each.spins = spins;
+        let rows = course.rows(&name, &series, log);
+        for path in ours {
+            let paths = [path, Path::TcpNs];
+            worst(log, &name, &rows, paths, HALF_TRIP, LATENCY_BETWEEN);
+        }
+    }
 }
 
 /// Service demand of all sizes, and the rate between hosts.

@@ -30,13 +30,11 @@ use tsumuji_link::xdp::{Xdp, XdpConfig, XdpOpenError};
 use super::offer::{Server, ask};
 use super::{ENV_RENDEZVOUS, rendezvous};
 use crate::any_link::Base;
-use crate::clock::{Clock, SystemClock};
 use crate::cluster::HostNode;
 use crate::error::{OpenError, presentable};
-use crate::idle::{Idle, Step};
+use crate::idle::IdleLoop;
 use crate::link_spec::{InterfaceName, LinkSpec, Station};
 use crate::options::IdlePolicy;
-use crate::runqueue::Runqueue;
 use crate::sleep;
 
 /// How often a relay checks whether it is to end.
@@ -406,26 +404,15 @@ impl<D: Ethernet> Service<D> {
         });
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         // The processes that it serves poll, too.
-        let mut idle = Idle::new(IdlePolicy::Adaptive, usize::from(device.slots) + 1 > cores);
-        let (clock, mut runqueue) = (SystemClock::new(), Runqueue::default());
+        let is_contended = usize::from(device.slots) + 1 > cores;
+        let mut idle = IdleLoop::new(IdlePolicy::Adaptive, is_contended);
         let mut polled = Instant::now();
         loop {
             let frames = self.relay.poll_once()?;
-            let now = clock.now();
             if frames > 0 {
-                idle.work(now.as_nanos());
+                idle.worked();
             } else {
-                match idle.empty(now.as_nanos()) {
-                    Step::Spin => std::hint::spin_loop(),
-                    Step::Yield => rustix::thread::sched_yield(),
-                    Step::Sleep => {
-                        self.relay.wait(POLL_EVERY)?;
-                        idle.woke(clock.now().as_nanos());
-                    }
-                }
-                if idle.asks() {
-                    idle.kept_waiting(clock.now().as_nanos(), runqueue.delay_ns());
-                }
+                idle.rest(|| self.relay.wait(POLL_EVERY))?;
             }
             if polled.elapsed() >= POLL_EVERY {
                 polled = Instant::now();
