@@ -3,6 +3,7 @@
 //! `exports` calls `poll` and `select` where at least one descriptor is ours. What is ready in shared memory is reported at once, and the kernel is asked
 //! about the other descriptors now and then. If nothing is ready: look again for a moment, say that we sleep, look once more, sleep in the kernel.
 
+use std::cell::Cell;
 use std::iter::Peekable;
 use std::slice::Iter;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -21,11 +22,9 @@ const ASK_EVERY: u32 = 8;
 
 /// Where a wake-up may be missed, the longest sleep before looking again.
 const SLICE_NS: u64 = 10_000_000;
-/// How often, and how long, a thread waits for others to hear a bell.
-const NAPS: u32 = 50;
-const NAP_US: u64 = 100;
 /// After so many sleeps that the kernel has ended for nothing a call naps before the next.
 const FRUITLESS_MAX: u32 = 16;
+const NAP_US: u64 = 100;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -101,7 +100,7 @@ pub(crate) fn poll(
         if has_news(fds, &ours) && poll_ours(fds, &ours) > 0 {
             continue;
         }
-        let outcome = sleep(fds, &ours, left(), mask);
+        let outcome = sleep(fds, &asleep, left(), mask);
         drop(asleep);
         let in_kernel = outcome?;
         let total = poll_ours(fds, &ours) + in_kernel.0;
@@ -200,6 +199,8 @@ fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
 /// Says that this thread sleeps, while it lives.
 struct Asleep<'a> {
     ours: &'a [(usize, Ours)],
+    /// It is about to sleep in the kernel, or does.
+    is_counted: Cell<bool>,
     _epolls: Vec<Armed>,
 }
 
@@ -213,7 +214,8 @@ impl<'a> Asleep<'a> {
                     if is_shared(using, ours) {
                         using.has_pollers.store(1, Ordering::SeqCst);
                     }
-                    take_bells(using, fds[*at].fd, ours);
+                    stream::take_old_bells(using, fds[*at].fd, 1);
+                    using.in_poll.fetch_add(1, Ordering::SeqCst);
                     using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
                 }
                 Ours::Epoll(epoll) => epolls.push(epoll.arm()),
@@ -222,13 +224,27 @@ impl<'a> Asleep<'a> {
         fence(Ordering::SeqCst);
         Self {
             ours,
+            is_counted: Cell::new(true),
             _epolls: epolls,
+        }
+    }
+
+    /// The kernel's sleep is over: bells may be taken.
+    fn woke(&self) {
+        if !self.is_counted.replace(false) {
+            return;
+        }
+        for (_, one) in self.ours {
+            if let Ours::Stream(using) = one {
+                using.in_poll.fetch_sub(1, Ordering::SeqCst);
+            }
         }
     }
 }
 
 impl Drop for Asleep<'_> {
     fn drop(&mut self) {
+        self.woke();
         for (_, one) in self.ours {
             if let Ours::Stream(using) = one
                 && using.pollers.fetch_sub(1, Ordering::SeqCst) > 1
@@ -248,17 +264,6 @@ fn is_shared(using: &Use, ours: &[(usize, Ours)]) -> bool {
     pollers > 1 && pollers > ours.iter().filter(|(_, one)| is_it(one)).count()
 }
 
-/// Takes bells out of the kernel. While several threads sleep for the stream a bell stays for a moment, until all of them must have woken.
-fn take_bells(using: &Use, fd: c_int, ours: &[(usize, Ours)]) {
-    for _ in 0..NAPS {
-        if !is_shared(using, ours) || sys::poll_now(fd, libc::POLLIN) == 0 {
-            break;
-        }
-        sys::sleep_us(NAP_US);
-    }
-    stream::take_old_bells(using, fd, 1);
-}
-
 /// After a call that does not wait: ends and bells are in the kernel only.
 fn ask_kernel(fds: &[pollfd], ours: &[(usize, Ours)]) {
     for (at, one) in ours {
@@ -274,10 +279,11 @@ fn ask_kernel(fds: &[pollfd], ours: &[(usize, Ours)]) {
 /// Sleeps in the kernel; how many of the others are ready, and whether the time is over.
 fn sleep(
     fds: &mut [pollfd],
-    ours: &[(usize, Ours)],
+    asleep: &Asleep<'_>,
     left: Option<u64>,
     mask: *const c_void,
 ) -> Result<(usize, bool)> {
+    let ours = asleep.ours;
     let mut copy: Vec<pollfd> = fds.to_vec();
     for one in &mut copy {
         one.revents = 0;
@@ -331,7 +337,9 @@ fn sleep(
     };
     let is_sliced = slice_ns < left.unwrap_or(u64::MAX);
     let most = if is_sliced { Some(slice_ns) } else { left };
-    let count = sys::poll(&mut copy, most, mask)?;
+    let count = sys::poll(&mut copy, most, mask);
+    asleep.woke();
+    let count = count?;
     for (using, gateway) in of_gateways.iter().zip(&copy[fds.len()..]) {
         if gateway.revents != 0 {
             using.has_kernel_news.store(1, Ordering::Relaxed);
@@ -352,7 +360,7 @@ fn sleep(
             }
             Some(Ours::Stream(using)) if copy[at].revents != 0 => {
                 using.has_kernel_news.store(1, Ordering::Relaxed);
-                take_bells(using, one.fd, ours);
+                stream::take_old_bells(using, one.fd, 1);
             }
             Some(_) => {}
         }

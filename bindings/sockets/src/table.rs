@@ -63,6 +63,8 @@ pub(crate) struct Socket {
     pub(crate) sends: AtomicU32,
     /// Threads that sleep in `poll` for it, and whether they ever were several.
     pub(crate) pollers: AtomicU32,
+    /// Of these, those that sleep in the kernel or are about to.
+    pub(crate) in_poll: AtomicU32,
     pub(crate) has_pollers: AtomicU32,
     pub(crate) spin: Spin,
     /// `TCP_INQ`.
@@ -605,6 +607,7 @@ pub(crate) fn after_fork(own_uses: u32) {
                 .has_lost_users
                 .store(u32::from(has_lost), Ordering::Relaxed);
             socket.pollers.store(0, Ordering::Relaxed);
+            socket.in_poll.store(0, Ordering::Relaxed);
         }
     });
 }

@@ -35,7 +35,7 @@ const IDLE_SEGMENTS_MAX: usize = 32;
 /// What a channel holds for a program that does not read, beside the program's ring.
 const BUDGET_BYTES: usize = 512 << 10;
 /// Every how many-th step without a sleep asks the kernel whether programs have gone.
-const ASK_EVERY: u32 = 256;
+const ASK_EVERY: u32 = 32;
 /// How often the host's addresses are read.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal that came just before is noticed.

@@ -304,7 +304,9 @@ pub(crate) fn notify(using: &Use) {
 pub(crate) fn rouse(using: &Use) {
     let sleeping = |interest: &&'static Interest| {
         let epoll = arena::epoll(interest.epoll.load(Ordering::Acquire))?;
-        let is_told = interest.is_scanned.load(Ordering::Relaxed) == 0
+        // A gateway rings no doorbells.
+        let is_told = using.gateway().is_none()
+            && interest.is_scanned.load(Ordering::Relaxed) == 0
             && epoll.doorbell.load(Ordering::Relaxed) != CANNOT;
         (!is_told && epoll.sleepers.load(Ordering::SeqCst) > 0).then_some(epoll)
     };

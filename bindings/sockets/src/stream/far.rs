@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use super::kernel::let_pollers_wake;
 use crate::epoll;
 use crate::ring::{CANCELLED, CLAIMED, CONFIRMED, ENDED, RESET};
 use crate::sys::{self, AGAIN, Result};
@@ -166,6 +167,7 @@ pub(super) fn wait(using: &Use, fd: c_int, events: i16, timeout_ns: Option<u64>)
     match sys::poll(&mut fds, timeout_ns, std::ptr::null()) {
         Ok(0) => Err(AGAIN),
         Ok(_) => {
+            let_pollers_wake(using, gateway);
             drain(gateway);
             epoll::rouse(using);
             ask(using, fd, gateway);

@@ -12,6 +12,9 @@ use crate::{demotion, epoll};
 
 /// Bells taken out of the kernel at once.
 const BELLS: usize = 64;
+/// How often, and how long, a thread waits until others have heard a bell: longer than they wait for a core.
+const NAPS: u32 = 500;
+const NAP_US: u64 = 100;
 
 /// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so. An end that has gone back to
 /// TCP may have left data there, but for one that was asked to and has sent nothing since.
@@ -159,9 +162,22 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
     }
 }
 
+/// Waits until threads that sleep in `poll` for this stream have woken. A bell wakes all of them, but one that looks for it only after it was taken
+/// sleeps on. Caller: about to take bells from that descriptor.
+pub(super) fn let_pollers_wake(using: &Use, bell: c_int) {
+    for _ in 0..NAPS {
+        let is_alone = using.in_poll.load(Ordering::SeqCst) == 0;
+        if is_alone || sys::poll_now(bell, libc::POLLIN) & libc::POLLIN == 0 {
+            break;
+        }
+        sys::sleep_us(NAP_US);
+    }
+}
+
 /// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
 pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
     if let Some(gateway) = using.gateway() {
+        let_pollers_wake(using, gateway);
         let _ = waits::at_once(using, || {
             far::drain(gateway);
             epoll::rouse(using);
@@ -169,6 +185,7 @@ pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
         });
         return;
     }
+    let_pollers_wake(using, fd);
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
     let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
     // Who receives counts bells and bytes of its own.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::c_int;
 
+use super::kernel::let_pollers_wake;
 use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
 use crate::demotion;
 use crate::lock::{may_hold, thread};
@@ -273,12 +274,13 @@ fn wait_for_bell(using: &Use, fd: c_int, left: Left) -> Result<()> {
     if using.gateway().is_some() {
         return far::wait(using, fd, 0, left.ns());
     }
-    let mut flags = 0;
-    if let Some(rest_ns) = left.rest_ns() {
-        poll_for(fd, libc::POLLIN | libc::POLLRDHUP, Some(rest_ns))?;
-        flags = libc::MSG_DONTWAIT;
+    let has_pollers = using.in_poll.load(Ordering::SeqCst) != 0;
+    if left.rest_ns().is_none() && !has_pollers {
+        return take_bells(using, fd, 0).map(|_| ());
     }
-    take_bells(using, fd, flags).map(|_| ())
+    poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns())?;
+    let_pollers_wake(using, fd);
+    take_bells(using, fd, libc::MSG_DONTWAIT).map(|_| ())
 }
 
 pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result<()> {
