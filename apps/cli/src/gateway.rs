@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::json;
@@ -21,6 +21,8 @@ use crate::{DONE, Outcome, hosts, output};
 
 /// How long it waits for the other hosts' gateways before it says whom it misses. It serves all the same, and meets them when they come.
 const MEET: Duration = Duration::from_secs(1);
+/// How long one that was started at the same time takes at most from opening its link to serving.
+const OVERTAKEN: Duration = Duration::from_secs(1);
 
 /// Carry TCP connections of programs under `tsumuji run --hosts` to other hosts.
 ///
@@ -167,9 +169,13 @@ pub(crate) fn start(words: &[OsString]) -> anyhow::Result<()> {
         told = line;
     }
     child.wait()?;
-    if Gateway::is_there() {
-        // Another one was faster.
-        return Ok(());
+    // Another one may have been faster, and on its way from its link to its mailbox.
+    let failed = Instant::now();
+    while failed.elapsed() < OVERTAKEN {
+        if Gateway::is_there() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
     // It has named itself, as we do.
     bail!("no gateway: {}", told.trim_start_matches("tsumuji: "))

@@ -1,10 +1,11 @@
-//! Signals: Ctrl-C and TERM, of which the first asks the command to end cleanly and the second ends the program at once, and those that a launch
+//! Signals: Ctrl-C and TERM, of which the first asks the command to end cleanly and one that comes later ends the program at once, and those that a launch
 //! passes on. Ctrl-Z suspends what was launched, too.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::low_level;
@@ -13,6 +14,9 @@ use tsumuji_node::bootstrap::{continue_launches, pause_launches};
 
 /// Exit code of a command that was interrupted: that of a shell for SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Signals within this time are one request: `timeout` sends its own to the program and to its group, a terminal to the group, of which a shell may pass it on.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The error of a command that was interrupted.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +38,20 @@ impl Interrupt {
     /// Sets a given flag instead.
     pub(crate) fn listen_for(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
         suspend_with_launches()?;
+        let (mut told, tell) = UnixStream::pair()?;
+        let ends = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // Registered first, so that it sees the flag as the previous signal left it.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(flag))?;
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&ends))?;
             signal_hook::flag::register(signal, Arc::clone(flag))?;
+            low_level::pipe::register(signal, tell.try_clone()?)?;
         }
+        std::thread::spawn(move || {
+            while matches!(told.read(&mut [0]), Err(error) if error.kind() == ErrorKind::Interrupted)
+            {
+            }
+            std::thread::sleep(SAME_REQUEST);
+            ends.store(true, Ordering::Relaxed);
+        });
         Ok(())
     }
 

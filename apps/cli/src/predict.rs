@@ -8,7 +8,7 @@ use tsumuji_learn::data::{self, Reading};
 use tsumuji_learn::{Model, Predictions};
 
 use crate::output::{self, PendingFile};
-use crate::{DONE, Outcome};
+use crate::{DONE, NOT_REACHED, Outcome};
 
 /// Largest file of a model: 4 million coefficients of 25 digits.
 const MODEL_BYTES_MAX: u64 = 256 << 20;
@@ -89,7 +89,11 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut text = words.join("\n");
     text.push('\n');
     match file {
-        Some(file) => file.write(&text)?,
+        Some(file) => {
+            if let Err(error) = file.write(&text) {
+                return Ok(crate::fail(&format!("{error:#}"), NOT_REACHED, false));
+            }
+        }
         None => {
             output::print_text(&text);
         }

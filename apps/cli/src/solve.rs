@@ -302,6 +302,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 return Ok(DONE);
             }
             eprint!("{}", planned::text(&plan));
+            run.outlook = Some(plan.outlook.clone());
             Some(plan)
         }
         None => None,
@@ -459,6 +460,25 @@ fn check(args: &Args) -> anyhow::Result<()> {
     for path in [&args.output, &args.checkpoint].into_iter().flatten() {
         kept::check_vector(path)?;
     }
+    // Clap does not ask for what an option needs where that conflicts with another one.
+    for (flag, is_alone, needed) in [
+        (
+            "--repeat",
+            args.repeat.is_some() && args.sweep.is_none(),
+            "--sweep",
+        ),
+        (
+            "--rate",
+            args.rate.is_some() && args.plan.is_none(),
+            "--plan",
+        ),
+    ] {
+        ensure!(!is_alone, "{flag}: no effect without {needed}");
+    }
+    ensure!(
+        args.output.is_none() || args.output != args.checkpoint,
+        "--output and --checkpoint name one file; a checkpoint is no solution"
+    );
     Files::of(args.history.as_ref(), args.plot.as_ref())?;
     let rhs = args.rhs.as_deref().filter(|_| args.solution().is_none());
     let read = [("the matrix", args.matrix.as_deref()), ("--rhs", rhs)];

@@ -413,6 +413,7 @@ fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<U
     let using = table::add_stream(fd, pending.segment, slot_number, SERVER)?;
     if let Some(gateway) = pending.gateway {
         using.set_gateway(gateway.take());
+        crate::start::hold_gateway();
     }
     using.pair.with(|known| *known = Some(pair));
     let own = &using.mine().own;

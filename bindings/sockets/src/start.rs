@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::pid_t;
 
@@ -231,16 +231,28 @@ pub(crate) fn is_all_far() -> bool {
     HAS_GATEWAY.load(Ordering::Relaxed) == 2
 }
 
-static HOLDS_GATEWAY: AtomicU32 = AtomicU32::new(0);
+/// The connection by which this process holds the gateway, or one of these.
+static HELD: AtomicI32 = AtomicI32::new(NOT_HELD);
+const NOT_HELD: i32 = -1;
+const BEING_MADE: i32 = -2;
 
-/// A process that listens holds the gateway, which may end when nobody uses it.
+/// A process that listens holds the gateway, which may end when nobody uses it; and the next one, if that is lost.
 pub(crate) fn hold_gateway() {
-    if has_gateway()
-        && HOLDS_GATEWAY.swap(1, Ordering::AcqRel) == 0
-        && let Ok(held) = hello::connect_to(&address::gateway(sys::geteuid()))
+    let held = HELD.load(Ordering::Acquire);
+    let is_there = || sys::poll_now(held, libc::POLLRDHUP) == 0;
+    if !has_gateway()
+        || held == BEING_MADE
+        || held >= 0 && is_there()
+        || (HELD.compare_exchange(held, BEING_MADE, Ordering::AcqRel, Ordering::Relaxed)).is_err()
     {
-        table::keep_own(held.take());
+        return;
     }
+    if held >= 0 {
+        table::close_own(held);
+    }
+    let made = hello::connect_to(&address::gateway(sys::geteuid()));
+    let fd = made.map_or(NOT_HELD, |made| table::keep_own(made.take()));
+    HELD.store(fd, Ordering::Release);
 }
 
 /// The ports among which the kernel chooses.

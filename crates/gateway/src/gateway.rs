@@ -36,7 +36,7 @@ const IDLE_SEGMENTS_MAX: usize = 32;
 const BUDGET_BYTES: usize = 512 << 10;
 /// Every how many-th step without a sleep asks the kernel whether programs have gone.
 const ASK_EVERY: u32 = 32;
-/// How often the host's addresses are read.
+/// How often the host's addresses are read, and memory of programs that are gone is released.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal that came just before is noticed.
 const SLEEP: Duration = Duration::from_millis(500);
@@ -392,15 +392,19 @@ impl Gateway {
         self.trim();
     }
 
-    /// Unmaps a segment without streams, if there are many.
+    /// Unmaps segments without streams: those of programs that are gone, and one more if there are many.
     fn trim(&mut self) {
         let is_idle = |shared: &Shared| shared.streams.iter().all(Option::is_none);
-        if self.shared.iter().filter(|shared| is_idle(shared)).count() > IDLE_SEGMENTS_MAX
-            && let Some(at) = self.shared.iter().position(is_idle)
-        {
-            let unused = self.shared.remove(at);
-            unused.segment.free_waiter(unused.side, unused.waiter);
-        }
+        let idle = self.shared.iter().filter(|shared| is_idle(shared)).count();
+        let mut most = usize::from(idle > IDLE_SEGMENTS_MAX);
+        self.shared.retain(|shared| {
+            let is_lost = || shared.server.is_none() && !shared.segment.has_client();
+            let goes = is_idle(shared) && (is_lost() || std::mem::take(&mut most) > 0);
+            if goes {
+                shared.segment.free_waiter(shared.side, shared.waiter);
+            }
+            !goes
+        });
     }
 
     /// A gateway is gone: with it the streams to it.
@@ -537,10 +541,11 @@ impl Gateway {
 
     /// Sleeps until something comes.
     fn sleep(&mut self) -> Result<(), EndpointError> {
-        if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY && !self.is_stated {
+        if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY {
             self.addresses_read = Instant::now();
+            self.trim();
             let own = own_addresses();
-            if own != self.own {
+            if own != self.own && !self.is_stated {
                 self.own = own;
                 for id in 0..self.endpoint.members().len() as u16 {
                     if self.endpoint.is_up(NodeId(id)) {

@@ -86,6 +86,11 @@ impl Segment {
         &self.file
     }
 
+    /// Whether the program lives whose connections to other programs lie here.
+    pub(crate) fn has_client(&self) -> bool {
+        is_alive(self.memory.header().client_pid.load(Ordering::Relaxed))
+    }
+
     /// A number for this process among the waiters of that side. `None`: there are too many.
     pub(crate) fn take_waiter(&self, side: usize) -> Option<usize> {
         news::take_waiter(self.memory, side, std::process::id(), is_alive)

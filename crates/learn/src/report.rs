@@ -74,6 +74,8 @@ pub struct Outcome {
     pub bytes_sent: u64,
     /// Rows that a second thread of a node has computed with: each as often as a step had it.
     pub rows_beside: u64,
+    /// Workers that joined and took part.
+    pub joined: usize,
     /// Largest Euclidean distance between the parameters of two nodes in the end.
     pub disagreement: f64,
     /// Seconds from the first step to the certified result, without distributing rows.
@@ -99,6 +101,7 @@ impl Outcome {
             rejected: 0,
             bytes_sent: 0,
             rows_beside: 0,
+            joined: 0,
             disagreement: 0.0,
             seconds: 0.0,
             rows: 0,

@@ -144,6 +144,7 @@ fn worker_joins() {
         assert_eq!((outcome.reason, outcome.rows), (Reason::Converged, ROWS));
         assert!(outcome.exchanges > 0, "it took no part");
         assert!(outcome.dropped.is_empty() && outcome.disagreement == 0.0);
+        assert_eq!(outcome.joined, 1);
         assert!(distance(&outcome.theta, &wanted.theta) < 1e-7);
     }
 }

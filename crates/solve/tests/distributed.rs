@@ -307,28 +307,28 @@ fn workers_have_threads() {
     }
 }
 
-/// The last known x reaches the judge while workers iterate, whichever thread computes.
+/// The last known x reaches the judge while workers iterate, whichever thread computes, and whether or not they wait for each other.
 #[test]
 fn snapshots_come_from_any_thread() {
     let made = Generated::new("poisson2d:150".parse().unwrap(), 1, Solution::Ones);
-    for executor in [Executor::RunToCompletion, Executor::Pipeline] {
+    let [rtc, beside] = [Executor::RunToCompletion, Executor::Pipeline];
+    for (executor, mode) in [(rtc, Mode::Async), (beside, Mode::Async), (rtc, Mode::Sync)] {
         let config = SolveConfig {
             executor,
+            mode,
             inner: Inner::Sweep,
             combines: false,
             checkpoints: true,
             ..config()
         };
-        let nodes = cluster(Over::Shm, 3, 0.0, &Options::default());
-        let mut nodes = nodes.into_iter();
+        let mut nodes = cluster(Over::Shm, 3, 0.0, &Options::default()).into_iter();
         let mut judge = nodes.next().unwrap();
         let team: Vec<_> = nodes.map(serve).collect();
         // Minutes of laps; it is stopped when x is known.
         let known = std::cell::Cell::new(0);
         let mut save = |x: &[f64]| {
-            let moved = |rows: std::ops::Range<usize>| x[rows].iter().any(|x| *x != 0.0);
-            let half = x.len() / 2;
-            known.set(usize::from(moved(0..half)) + usize::from(moved(half..x.len())));
+            let halves = x.chunks(x.len() / 2);
+            known.set(halves.filter(|half| half.iter().any(|x| *x != 0.0)).count());
         };
         let watch = Watch {
             progress: &mut |_| (),
@@ -338,7 +338,8 @@ fn snapshots_come_from_any_thread() {
         };
         let source = Source::Generated(made);
         let solved = run(&mut judge, &source, &config, Start::default(), watch).unwrap();
-        assert_eq!(solved.outcome.reason, Reason::Interrupted, "{executor}");
+        let reason = solved.outcome.reason;
+        assert_eq!(reason, Reason::Interrupted, "{executor} {mode:?}");
         for worker in team {
             worker.join().unwrap().unwrap();
         }

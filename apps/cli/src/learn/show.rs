@@ -58,6 +58,7 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Va
         "rejected": outcome.rejected,
         "bytes_sent": outcome.bytes_sent,
         "rows_beside": outcome.rows_beside,
+        "joined": outcome.joined,
         "disagreement": outcome.disagreement,
         "rows_used": outcome.rows,
         "dropped": outcome.dropped,
@@ -119,7 +120,13 @@ pub(super) fn table(run: &Run, outcome: &Outcome) -> String {
     };
     let by = match &run.link {
         None => String::new(),
-        Some(link) => format!(" by {} workers over {link}", run.workers),
+        Some(link) => {
+            let joined = match outcome.joined {
+                0 => String::new(),
+                joined => format!(", {joined} joined,"),
+            };
+            format!(" by {} workers{joined} over {link}", run.workers)
+        }
     };
     rows.push((
         "work",

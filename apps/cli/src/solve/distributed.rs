@@ -203,7 +203,7 @@ pub(crate) fn work() -> crate::Outcome {
 /// Serves as a worker that was started by hand.
 pub(super) fn serve_host(endpoint: Endpoint) -> crate::Outcome {
     team::work_by_hand(endpoint, worker_main, |error| match error {
-        WorkerError::Fault(WorkerFault::Aborted { .. }) => NOT_REACHED,
+        WorkerError::Fault(WorkerFault::Aborted { .. }) | WorkerError::JudgeLost => NOT_REACHED,
         _ => BAD_INPUT,
     })
 }

@@ -34,8 +34,10 @@ impl History {
         if outcome.laps.is_empty() {
             return; // there is no result
         }
+        // The last estimate may have been told of after the clocks of the outcome had stopped.
+        let last = self.0.last().map_or(0.0, |moment| moment.seconds);
         self.0.push(Moment {
-            seconds: outcome.seconds.iterate + outcome.seconds.verify,
+            seconds: last.max(outcome.seconds.iterate + outcome.seconds.verify),
             laps_min: outcome.laps.iter().copied().min().unwrap_or(0),
             laps_max: outcome.laps.iter().copied().max().unwrap_or(0),
             residual: outcome.residual,

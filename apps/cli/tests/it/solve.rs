@@ -401,6 +401,8 @@ fn an_interrupted_run_keeps_its_x() {
         common::wait_until_at_work(&at_work);
         // Threads iterate a while after the process has begun to work.
         std::thread::sleep(std::time::Duration::from_millis(1_500));
+        // As `timeout` does: to the program, and to its group.
+        common::signal("-INT", child.id());
         common::signal("-INT", child.id());
         let done = common::finish(child);
         let said = String::from_utf8_lossy(&done.stderr);

@@ -495,3 +495,57 @@ CASE(shut_after_an_answer)
     get(ends.client, 20, 0);
     tell("end", poll_one(ends.client, POLLIN, 2000) > 0 && recv(ends.client, room, 10, 0) <= 0);
 }
+
+static void *write_for_ever(void *argument)
+{
+    static char much[1 << 18];
+    while (send(*(int *)argument, much, sizeof much, MSG_NOSIGNAL) > 0)
+        ;
+    return NULL;
+}
+
+static void *epoll_later(void *argument)
+{
+    struct epoll_event event;
+    int epoll = instance(*(int *)argument, EPOLLIN), found = epoll_wait(epoll, &event, 1, 3000);
+    close(epoll);
+    return (void *)(long)found;
+}
+
+static void *poll_for_data(void *argument)
+{
+    struct pollfd wanted = {*(int *)argument, POLLIN, 0};
+    return (void *)(long)poll(&wanted, 1, 3000);
+}
+
+// A thread that waits for data, and then one that writes more than there is room for: both are woken in the same way.
+static void beside_a_writer(void *(*wait)(void *))
+{
+    for (int round = 0; round < 4; round++) {
+        struct ends ends = pair();
+        pthread_t waiter, writer;
+        struct timespec begun, ended;
+        void *found;
+        clock_gettime(CLOCK_MONOTONIC, &begun);
+        pthread_create(&waiter, NULL, wait, &ends.client), sleep_ms(50);
+        pthread_create(&writer, NULL, write_for_ever, &ends.client), sleep_ms(150);
+        put(ends.server, 1, 0);
+        pthread_join(waiter, &found);
+        clock_gettime(CLOCK_MONOTONIC, &ended);
+        tell("found", (long)found);
+        say("%s", ended.tv_sec - begun.tv_sec < 2 ? "in time" : "late");
+        close(ends.server);
+        pthread_join(writer, NULL);
+        close(ends.client), close(ends.listener);
+    }
+}
+
+CASE(poll_beside_a_writer)
+{
+    beside_a_writer(poll_for_data);
+}
+
+CASE(epoll_beside_a_writer)
+{
+    beside_a_writer(epoll_later);
+}

@@ -38,6 +38,8 @@ pub(super) struct Measured {
     iterations: f64,
     /// Seconds that each worker computes in an iteration.
     computing: Vec<f64>,
+    /// Rows of each worker.
+    rows: Vec<f64>,
     /// Seconds to a worker and back.
     round_trip: f64,
     /// Part of the frames that is lost.
@@ -59,10 +61,9 @@ impl Measured {
         (self.fallen > 0.0).then(|| self.left / self.fallen * self.seconds)
     }
 
-    /// Speed of the slowest worker, of which the fastest has 1.
-    fn slowest(&self) -> f64 {
-        let least = self.computing.iter().copied().fold(f64::INFINITY, f64::min);
-        least / self.longest()
+    /// The least of the times that workers compute, as part of the longest.
+    fn shortest(&self) -> f64 {
+        least_part(self.computing.iter().copied())
     }
 
     fn longest(&self) -> f64 {
@@ -86,11 +87,15 @@ impl Measured {
 
     /// What the iterations wait for.
     fn cause(&self) -> String {
-        if self.slowest() < SLOW {
-            return format!(
-                "one worker runs at {:.2} of another's speed",
-                self.slowest()
-            );
+        if self.shortest() < SLOW {
+            let each_row = self.computing.iter().zip(&self.rows);
+            let speed = least_part(each_row.map(|(seconds, rows)| seconds / rows));
+            return if speed < SLOW {
+                format!("one worker runs at {speed:.2} of another's speed")
+            } else {
+                let more = 1.0 / least_part(self.rows.iter().copied());
+                format!("one worker has {more:.1} times the rows of another")
+            };
         }
         if self.loss > LOSSY {
             return format!("{:.0} % of the frames are lost", 100.0 * self.loss);
@@ -122,13 +127,18 @@ impl Measured {
                 1e6 * alone
             )));
         }
-        (self.slowest() < SLOW).then(|| {
+        (self.shortest() < SLOW).then(|| {
             Advice::Tell(format!(
                 "{}, and every iteration waits for it: --weights auto shares rows by speed",
                 self.cause()
             ))
         })
     }
+}
+
+/// The least of these numbers, as part of the greatest.
+fn least_part(all: impl Iterator<Item = f64> + Clone) -> f64 {
+    all.clone().fold(f64::INFINITY, f64::min) / all.fold(0.0, f64::max)
 }
 
 /// Where a window began.
@@ -186,6 +196,7 @@ impl Choice {
             seconds: (now - begin.at).as_secs_f64(),
             iterations,
             computing,
+            rows: team().map(|(worker, _)| worker.rows as f64).collect(),
             round_trip: 0.0,
             loss: 0.0,
         });
@@ -236,6 +247,7 @@ mod tests {
             seconds: 1.0,
             iterations: 100.0,
             computing: vec![9.9e-3, 9.9e-3],
+            rows: vec![100.0, 100.0],
             round_trip: 50e-6,
             loss: 0.0,
         }
@@ -269,6 +281,23 @@ mod tests {
         };
         assert!(told.contains("--weights auto"), "{told}");
         assert_eq!(slow.advice(None), slow.advice(Some(100.0)));
+    }
+
+    /// A worker that has most of the rows is not called slow.
+    #[test]
+    fn shares_are_told() {
+        let uneven = Measured {
+            computing: vec![9.9e-3, 3.3e-3],
+            rows: vec![300.0, 100.0],
+            ..even()
+        };
+        let Some(Advice::Tell(told)) = uneven.advice(None) else {
+            panic!("it is told");
+        };
+        assert!(
+            told.starts_with("one worker has 3.0 times the rows"),
+            "{told}"
+        );
     }
 
     /// Losses and slow links are causes, too; where workers hardly compute one process is named.

@@ -430,6 +430,9 @@ impl Worker {
                     },
                     Mode::Sync => {
                         let lap = field.step_sync(outlet)?;
+                        if lap {
+                            self.snapshot(outlet.now_ns());
+                        }
                         Ok(if lap { Step::Lap } else { Step::Again(false) })
                     }
                     Mode::Krylov(_) => Ok(Step::Iterate),

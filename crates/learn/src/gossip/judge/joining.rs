@@ -123,6 +123,7 @@ impl Judge {
         }
         let member = &mut self.members[joining.worker];
         (member.takes_part, member.former) = (true, None);
+        self.outcome.joined += 1;
         self.begin();
     }
 
