@@ -36,14 +36,16 @@ impl HostNode {
         if self.host == "localhost" || self.host == mine || label(&self.host) == label(&mine) {
             return true;
         }
-        // An address that can be bound belongs to this host.
-        match self.link {
+        let ip = match self.link {
             LinkSpec::Udp(Some(addr))
             | LinkSpec::Multicast {
                 own: Some(addr), ..
-            } => UdpSocket::bind((addr.ip(), 0)).is_ok(),
-            _ => false,
-        }
+            } => Some(addr.ip()),
+            // Of a node over raw Ethernet the file may state it all the same.
+            _ => self.ip,
+        };
+        // An address that can be bound belongs to this host.
+        ip.is_some_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
     }
 
     /// The command line that runs `words` on that host: with `via` before it, else by `ssh`, else (on this host) unchanged.
@@ -182,6 +184,11 @@ mod tests {
         assert_eq!(stated.command_there(&words)[4], "/a b/tsumuji");
         let near = node("host = \"pc-elsewhere\"\naddr = \"udp:127.0.0.1:7000\"");
         assert_eq!(near.command_there(&words), words);
+        let raw = "interface = \"eth0\"\nmac = \"02:00:00:00:00:01\"\naddr = \"packet:eth0\"";
+        for (ip, is_near) in [("127.0.0.1", true), ("192.0.2.7", false)] {
+            let raw = node(&format!("host = \"pc-elsewhere\"\nip = \"{ip}\"\n{raw}"));
+            assert_eq!(raw.is_this_host(), is_near, "{ip}");
+        }
         let plain = node(&format!("{far}\nvia = []"));
         assert_eq!(plain.command_there(&words), words);
         for word in ["", "a b", "$(x)", "'", "\\", "new\nline", "plain-1.2/x"] {
