@@ -45,13 +45,15 @@ impl Interrupt {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             low_level::pipe::register(signal, tell.try_clone()?)?;
         }
-        std::thread::spawn(move || {
+        let wait = move || {
             while matches!(told.read(&mut [0]), Err(error) if error.kind() == ErrorKind::Interrupted)
             {
             }
             std::thread::sleep(SAME_REQUEST);
             ends.store(true, Ordering::Relaxed);
-        });
+        };
+        let thread = std::thread::Builder::new().name("tsumuji-signal".into());
+        thread.spawn(wait)?;
         Ok(())
     }
 

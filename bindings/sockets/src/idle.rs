@@ -49,6 +49,8 @@ const WITHOUT_YIELDS_NS: u64 = 10_000_000;
 
 /// Calls in a row that found nothing, beyond which a program spins: event loops make one after each event.
 const CALLS_MAX: u32 = 4;
+/// A program that spins makes the next one within this time, unless others had the core.
+const TOGETHER_NS: u64 = 1_000_000;
 
 /// What this process knows of its yields.
 static YIELDS: Yields = Yields {
@@ -112,8 +114,9 @@ pub(crate) struct Spin {
     waits: AtomicU32,
     /// As `failures`, of polls after yields.
     vain_yields: AtomicU32,
-    /// Calls in a row that found nothing and did not wait.
+    /// Calls in a row that found nothing and did not wait, and the time of the last.
     vain_calls: AtomicU32,
+    vain_ns: AtomicU64,
 }
 
 impl Spin {
@@ -139,12 +142,17 @@ impl Spin {
     /// A call that may not wait has found nothing, and a process of this host must run before there is anything: after a few such calls in a row,
     /// which is a program that spins, the core goes to others.
     pub(crate) fn found_nothing(&self) {
-        let calls = self.vain_calls.load(Ordering::Relaxed);
+        let begun_ns = sys::now_ns();
+        let since_ns = begun_ns - self.vain_ns.swap(begun_ns, Ordering::Relaxed).min(begun_ns);
+        let calls = match since_ns < TOGETHER_NS {
+            true => self.vain_calls.load(Ordering::Relaxed),
+            false => 0,
+        };
+        self.vain_calls
+            .store((calls + 1).min(CALLS_MAX), Ordering::Relaxed);
         if calls < CALLS_MAX {
-            self.vain_calls.store(calls + 1, Ordering::Relaxed);
             return;
         }
-        let begun_ns = sys::now_ns();
         if LIMIT_NS.load(Ordering::Relaxed) != 0 && !YIELDS.are_off(begun_ns) {
             sys::sched_yield();
             let now_ns = sys::now_ns();

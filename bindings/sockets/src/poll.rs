@@ -214,11 +214,16 @@ impl<'a> Asleep<'a> {
                     if is_shared(using, ours) {
                         using.has_pollers.store(1, Ordering::SeqCst);
                     }
-                    stream::take_old_bells(using, fds[*at].fd, 1);
-                    using.in_poll.fetch_add(1, Ordering::SeqCst);
-                    using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
+                    stream::take_heard_bells(using, fds[*at].fd);
                 }
                 Ours::Epoll(epoll) => epolls.push(epoll.arm()),
+            }
+        }
+        // After all have been looked at: others wait for those that count themselves.
+        for (_, one) in ours {
+            if let Ours::Stream(using) = one {
+                using.in_poll.fetch_add(1, Ordering::SeqCst);
+                using.mine().inn.is_asleep.fetch_or(BELL, Ordering::SeqCst);
             }
         }
         fence(Ordering::SeqCst);
@@ -236,7 +241,9 @@ impl<'a> Asleep<'a> {
         }
         for (_, one) in self.ours {
             if let Ours::Stream(using) = one {
-                using.in_poll.fetch_sub(1, Ordering::SeqCst);
+                // A child, in which nobody sleeps, may have been forked by a signal's handler.
+                let one_less = |count: u32| count.checked_sub(1);
+                let _ = (using.in_poll).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
             }
         }
     }
@@ -343,7 +350,7 @@ fn sleep(
     for (using, gateway) in of_gateways.iter().zip(&copy[fds.len()..]) {
         if gateway.revents != 0 {
             using.has_kernel_news.store(1, Ordering::Relaxed);
-            stream::take_old_bells(using, -1, 1);
+            stream::take_heard_bells(using, -1);
             if gateway.revents & libc::POLLHUP != 0 {
                 // It has ended, and is not waited for again.
                 stream::is_new_end(using);
@@ -360,7 +367,7 @@ fn sleep(
             }
             Some(Ours::Stream(using)) if copy[at].revents != 0 => {
                 using.has_kernel_news.store(1, Ordering::Relaxed);
-                stream::take_old_bells(using, one.fd, 1);
+                stream::take_heard_bells(using, one.fd);
             }
             Some(_) => {}
         }

@@ -217,6 +217,8 @@ pub(crate) fn begin_child(own_uses: u32) {
     lock::note_fork();
     lock::forget_thread();
     listener::share_listeners();
+    // Another thread was about to connect, which is not here.
+    let _ = HELD.compare_exchange(BEING_MADE, NOT_HELD, Ordering::AcqRel, Ordering::Relaxed);
     table::after_fork(own_uses);
     epoll::after_fork();
 }
@@ -253,6 +255,11 @@ pub(crate) fn hold_gateway() {
     let made = hello::connect_to(&address::gateway(sys::geteuid()));
     let fd = made.map_or(NOT_HELD, |made| table::keep_own(made.take()));
     HELD.store(fd, Ordering::Release);
+}
+
+/// A descriptor of ours has another number.
+pub(crate) fn own_moved(from: i32, to: i32) {
+    let _ = HELD.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// The ports among which the kernel chooses.

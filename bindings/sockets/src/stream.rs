@@ -28,8 +28,8 @@ use crate::table::Use;
 use crate::{demotion, doorbell, epoll};
 
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
-pub(crate) use kernel::{ask, take_old_bells};
-use kernel::{end_by_kernel, end_or, note_error, take_bells};
+pub(crate) use kernel::{ask, take_heard_bells, take_old_bells};
+use kernel::{end_by_kernel, end_or, note_error, take_bells, take_bells_now};
 pub(crate) use places::{Source, receive_into, send_from};
 pub(crate) use waits::{ROOM_NS, Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
 
@@ -617,7 +617,7 @@ pub(crate) fn until_something(
         let asks_kernel = empty.is_multiple_of(ASK_EVERY)
             || other.out.is_closed.load(Ordering::Relaxed) != 0
             || using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
-        if !asks_kernel || !waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT))? {
+        if !asks_kernel || !waits::at_once(using, || take_bells_now(using, fd))? {
             return Err(AGAIN);
         }
     }

@@ -492,6 +492,7 @@ pub(crate) fn move_own(fd: i32) {
     crate::epoll::own_moved(fd, moved as i32);
     crate::doorbell::own_moved(fd, moved as i32);
     crate::explain::own_moved(fd, moved as i32);
+    crate::start::own_moved(fd, moved as i32);
     for_each_stream(|socket| {
         let _ =
             socket

@@ -253,7 +253,7 @@ impl Gateway {
         stop: impl Fn() -> bool,
     ) -> Result<Counters, EndpointError> {
         let mut steps = 0u32;
-        let (mut used, mut is_unused) = (Instant::now(), false);
+        let (mut used, mut was_used, mut is_unused) = (Instant::now(), true, false);
         // The programs want the core.
         let mut idle = IdleLoop::new(self.idle, false).yielding();
         while !stop() && !is_unused {
@@ -261,13 +261,17 @@ impl Gateway {
             steps = steps.wrapping_add(1);
             if steps.is_multiple_of(ASK_EVERY) {
                 did |= self.ask(Duration::ZERO)?;
+                self.refresh();
+            }
+            if self.is_in_use() {
+                was_used = true;
             }
             if did {
                 idle.worked();
                 continue;
             }
             idle.rest(|| {
-                if !(self.held.is_empty() && self.counters.streams == 0) {
+                if std::mem::take(&mut was_used) || self.is_in_use() {
                     used = Instant::now();
                 } else if until_unused && used.elapsed() > UNUSED {
                     is_unused = true;
@@ -319,7 +323,7 @@ impl Gateway {
         listed.sort_unstable();
         listed.dedup();
         did |= !listed.is_empty();
-        // What several streams have to say shares frames and calls.
+        // Messages of several streams share frames and calls.
         self.endpoint.cork();
         for index in listed {
             self.serve_stream(index);
@@ -539,8 +543,13 @@ impl Gateway {
         }
     }
 
-    /// Sleeps until something comes.
-    fn sleep(&mut self) -> Result<(), EndpointError> {
+    /// Whether programs hold us or have streams.
+    fn is_in_use(&self) -> bool {
+        !self.held.is_empty() || self.counters.streams > 0
+    }
+
+    /// Now and then: reads the host's addresses, and releases memory of programs that are gone.
+    fn refresh(&mut self) {
         if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY {
             self.addresses_read = Instant::now();
             self.trim();
@@ -554,6 +563,11 @@ impl Gateway {
                 }
             }
         }
+    }
+
+    /// Sleeps until something comes.
+    fn sleep(&mut self) -> Result<(), EndpointError> {
+        self.refresh();
         self.mark_asleep(1);
         fence(Ordering::SeqCst);
         self.collect();

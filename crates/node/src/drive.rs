@@ -553,7 +553,11 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
             step = self.idle.empty(self.now.as_nanos());
             match step {
                 Step::Spin => {}
-                Step::Yield => rustix::thread::sched_yield(),
+                Step::Yield => {
+                    rustix::thread::sched_yield();
+                    let now = self.refresh_now();
+                    self.idle.yielded(now.as_nanos());
+                }
                 Step::Sleep => self.sleep(deadline)?,
             }
             if self.idle.asks() {

@@ -219,14 +219,24 @@ impl Idle {
         }
     }
 
-    /// A poll at `now_ns` found work.
-    pub(crate) fn work(&mut self, now_ns: u64) {
-        let (start, last) = self.wait.take().unwrap_or((now_ns, now_ns));
-        let gap_ns = now_ns.saturating_sub(last);
+    /// A yield was over at `now_ns`: others may have had the core for long, whether or not there is work now.
+    pub(crate) fn yielded(&mut self, now_ns: u64) {
+        let Some((_, last)) = &mut self.wait else {
+            return;
+        };
+        let gap_ns = now_ns.saturating_sub(std::mem::replace(last, now_ns));
         if gap_ns > PREEMPTION_NS {
             self.preempted(now_ns, gap_ns);
         }
-        let waited_ns = now_ns.saturating_sub(start).min(WAIT_CAP_NS);
+    }
+
+    /// A poll at `now_ns` found work.
+    pub(crate) fn work(&mut self, now_ns: u64) {
+        let waited_ns = self
+            .wait
+            .take()
+            .map_or(0, |(start, _)| now_ns.saturating_sub(start))
+            .min(WAIT_CAP_NS);
         self.waits_since_preemption += 1;
         // Signed arithmetic in i64: both are at most `WAIT_CAP_NS`.
         let difference = waited_ns as i64 - self.usual_wait_ns as i64;
@@ -269,7 +279,7 @@ impl IdleLoop {
         }
     }
 
-    /// Yields soon instead of spinning, also where nothing shows yet that others want the core.
+    /// Yields after 2 us of spinning, also where nothing shows yet that others want the core.
     #[must_use]
     pub fn yielding(mut self) -> Self {
         self.idle.set_spin(0);
@@ -285,7 +295,10 @@ impl IdleLoop {
     pub fn rest<E>(&mut self, sleep: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         match self.idle.empty(self.clock.now().as_nanos()) {
             Step::Spin => std::hint::spin_loop(),
-            Step::Yield => rustix::thread::sched_yield(),
+            Step::Yield => {
+                rustix::thread::sched_yield();
+                self.idle.yielded(self.clock.now().as_nanos());
+            }
             Step::Sleep => {
                 sleep()?;
                 self.idle.woke(self.clock.now().as_nanos());
@@ -458,12 +471,15 @@ mod tests {
     fn work_after_a_gap_ends_yields() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, true);
         assert_eq!(idle.empty(0), Step::Yield);
+        idle.yielded(3 * MS);
         idle.work(3 * MS);
         assert_eq!(idle.empty(3 * MS + US), Step::Sleep);
         let mut idle = Idle::new(IdlePolicy::Adaptive, true);
         assert_eq!(idle.empty(0), Step::Yield);
-        idle.work(PREEMPTION_NS / 2);
-        assert_eq!(idle.empty(MS), Step::Yield, "another of us had it");
+        idle.yielded(PREEMPTION_NS / 2);
+        // The work itself may take its time.
+        idle.work(2 * PREEMPTION_NS);
+        assert_eq!(idle.empty(2 * MS), Step::Yield, "another of us had it");
         idle.woke(9 * MS);
         idle.work(9 * MS);
         assert_eq!(idle.empty(9 * MS), Step::Yield, "a sleep is no gap");

@@ -86,7 +86,7 @@ fn launches_are_suspended_and_continued() {
     }
 }
 
-/// A second Ctrl-C ends a launch at once, whatever its programs do; they are killed. One within the same moment is the same request.
+/// A second Ctrl-C ends a launch at once, whatever its programs do; they are killed.
 #[test]
 fn second_interrupt_ends_at_once() {
     let mark = format!("mark-{}-second", std::process::id());

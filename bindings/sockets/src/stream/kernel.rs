@@ -12,8 +12,9 @@ use crate::{demotion, epoll};
 
 /// Bells taken out of the kernel at once.
 const BELLS: usize = 64;
-/// How often, and how long, a thread waits until others have heard a bell: longer than they wait for a core.
-const NAPS: u32 = 500;
+/// How often a thread looks whether others have heard a bell, first after yields, then after naps: longer than they usually wait for a core.
+const ROUNDS: u32 = 60;
+const YIELDS: u32 = 10;
 const NAP_US: u64 = 100;
 
 /// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so. An end that has gone back to
@@ -165,19 +166,56 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
 /// Waits until threads that sleep in `poll` for this stream have woken. A bell wakes all of them, but one that looks for it only after it was taken
 /// sleeps on. Caller: about to take bells from that descriptor.
 pub(super) fn let_pollers_wake(using: &Use, bell: c_int) {
-    for _ in 0..NAPS {
-        let is_alone = using.in_poll.load(Ordering::SeqCst) == 0;
-        if is_alone || sys::poll_now(bell, libc::POLLIN) & libc::POLLIN == 0 {
-            break;
+    for round in 0..ROUNDS {
+        let count = using.in_poll.load(Ordering::SeqCst);
+        if count == 0 || sys::poll_now(bell, libc::POLLIN) & libc::POLLIN == 0 {
+            return;
         }
-        sys::sleep_us(NAP_US);
+        // One that has just begun may yet miss a bell.
+        using.has_pollers.store(1, Ordering::SeqCst);
+        if round < YIELDS {
+            sys::sched_yield();
+        } else {
+            sys::sleep_us(NAP_US);
+        }
+        if round + 1 == ROUNDS {
+            // They wait for something else, or have left their call by a jump.
+            let _ = (using.in_poll).compare_exchange(count, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
     }
+}
+
+/// Takes bells without waiting for any, once those that sleep in `poll` have heard them.
+pub(super) fn take_bells_now(using: &Use, fd: c_int) -> Result<bool> {
+    if using.gateway().is_none() {
+        let_pollers_wake(using, fd);
+    }
+    take_bells(using, fd, libc::MSG_DONTWAIT)
+}
+
+/// As [`take_old_bells`], once those that sleep in `poll` have heard them.
+pub(crate) fn take_heard_bells(using: &Use, fd: c_int) {
+    match using.gateway() {
+        Some(_) => {
+            if let Some(gateway) = using.living_gateway() {
+                let_pollers_wake(using, gateway);
+            }
+        }
+        None if has_old_bells(using, 1) => let_pollers_wake(using, fd),
+        None => {}
+    }
+    take_old_bells(using, fd, 1);
+}
+
+fn has_old_bells(using: &Use, least: u64) -> bool {
+    let rung = using.theirs().out.bells.load(Ordering::Acquire);
+    let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
+    rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using)
 }
 
 /// Takes bells that nobody waits for out of the kernel, if they are many: one that is full of them would not report the next.
 pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
     if let Some(gateway) = using.gateway() {
-        let_pollers_wake(using, gateway);
         let _ = waits::at_once(using, || {
             far::drain(gateway);
             epoll::rouse(using);
@@ -185,12 +223,9 @@ pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
         });
         return;
     }
-    let_pollers_wake(using, fd);
-    let rung = using.theirs().out.bells.load(Ordering::Acquire);
-    let taken = using.mine().own.bells_taken.load(Ordering::Acquire);
     // Who receives counts bells and bytes of its own.
     let receiving = using.try_hold_receiving();
-    if receiving.is_some() && rung.saturating_sub(taken) >= least.max(1) && !is_before_ring(using) {
+    if receiving.is_some() && has_old_bells(using, least) {
         let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use libc::c_int;
 
 use super::kernel::let_pollers_wake;
-use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_old_bells};
+use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_heard_bells};
 use crate::demotion;
 use crate::lock::{may_hold, thread};
 use crate::ring::{BELL, FUTEX, Own};
@@ -355,7 +355,7 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     }
     let ends = libc::POLLIN | libc::POLLRDHUP;
     let outcome = sleep(&|| poll_for(fd, ends, Some(most_ns)));
-    take_old_bells(using, fd, 1);
+    take_heard_bells(using, fd);
     outcome
 }
 

@@ -63,7 +63,8 @@ impl Measured {
 
     /// The least of the times that workers compute, as part of the longest.
     fn shortest(&self) -> f64 {
-        least_part(self.computing.iter().copied())
+        let least = self.computing.iter().copied().fold(f64::INFINITY, f64::min);
+        least / self.longest()
     }
 
     fn longest(&self) -> f64 {
@@ -88,12 +89,16 @@ impl Measured {
     /// What the iterations wait for.
     fn cause(&self) -> String {
         if self.shortest() < SLOW {
-            let each_row = self.computing.iter().zip(&self.rows);
-            let speed = least_part(each_row.map(|(seconds, rows)| seconds / rows));
+            let all = || self.computing.iter().zip(&self.rows);
+            let longest = all().max_by(|a, b| a.0.total_cmp(b.0));
+            let each = longest.map_or(0.0, |(seconds, rows)| seconds / rows);
+            let least = all().map(|(seconds, rows)| seconds / rows);
+            let speed = least.fold(f64::INFINITY, f64::min) / each;
             return if speed < SLOW {
                 format!("one worker runs at {speed:.2} of another's speed")
             } else {
-                let more = 1.0 / least_part(self.rows.iter().copied());
+                let fewest = self.rows.iter().copied().fold(f64::INFINITY, f64::min);
+                let more = longest.map_or(0.0, |(_, rows)| rows / fewest);
                 format!("one worker has {more:.1} times the rows of another")
             };
         }
@@ -134,11 +139,6 @@ impl Measured {
             ))
         })
     }
-}
-
-/// The least of these numbers, as part of the greatest.
-fn least_part(all: impl Iterator<Item = f64> + Clone) -> f64 {
-    all.clone().fold(f64::INFINITY, f64::min) / all.fold(0.0, f64::max)
 }
 
 /// Where a window began.
