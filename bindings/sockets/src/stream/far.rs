@@ -28,10 +28,17 @@ pub(crate) fn wake_gateway(using: &Use) -> bool {
     true
 }
 
-/// Takes what the gateway has sent to wake us.
-pub(super) fn drain(gateway: c_int) {
+/// Takes what the gateway has sent to wake us. False: there was nothing.
+pub(super) fn drain(gateway: c_int) -> bool {
     let mut room = [0; 64];
-    while sys::recv(gateway, &mut room, libc::MSG_DONTWAIT) == Ok(room.len()) {}
+    let mut has_taken = false;
+    loop {
+        let taken = sys::recv(gateway, &mut room, libc::MSG_DONTWAIT).unwrap_or(0);
+        has_taken |= taken > 0;
+        if taken < room.len() {
+            return has_taken;
+        }
+    }
 }
 
 /// Whether data goes or may go through the gateway.
@@ -168,8 +175,9 @@ pub(super) fn wait(using: &Use, fd: c_int, events: i16, timeout_ns: Option<u64>)
         Ok(0) => Err(AGAIN),
         Ok(_) => {
             let_pollers_wake(using, gateway);
-            drain(gateway);
-            epoll::rouse(using);
+            if drain(gateway) {
+                epoll::rouse(using);
+            }
             ask(using, fd, gateway);
             Ok(())
         }

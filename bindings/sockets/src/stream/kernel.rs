@@ -217,8 +217,10 @@ fn has_old_bells(using: &Use, least: u64) -> bool {
 pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
     if let Some(gateway) = using.gateway() {
         let _ = waits::at_once(using, || {
-            far::drain(gateway);
-            epoll::rouse(using);
+            // Those that it rouses find nothing here, and rouse nobody.
+            if far::drain(gateway) {
+                epoll::rouse(using);
+            }
             Ok(true)
         });
         return;
