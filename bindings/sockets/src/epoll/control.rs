@@ -304,8 +304,9 @@ pub(crate) fn notify(using: &Use) {
 pub(crate) fn rouse(using: &Use) {
     let sleeping = |interest: &&'static Interest| {
         let epoll = arena::epoll(interest.epoll.load(Ordering::Acquire))?;
-        // A gateway rings no doorbells.
-        let is_told = using.gateway().is_none()
+        // A gateway rings no doorbells. One within another would report its edges again and again.
+        let is_nested = epoll.is_nested.load(Ordering::Relaxed) != 0;
+        let is_told = (using.gateway().is_none() || is_nested)
             && interest.is_scanned.load(Ordering::Relaxed) == 0
             && epoll.doorbell.load(Ordering::Relaxed) != CANNOT;
         (!is_told && epoll.sleepers.load(Ordering::SeqCst) > 0).then_some(epoll)
