@@ -63,7 +63,11 @@ pub(crate) struct Args {
 }
 
 /// The node that this host is: as stated, or the only one whose name or address is this host's.
-fn own_node(file: &ClusterFile, path: &Path, stated: Option<u16>) -> anyhow::Result<u16> {
+pub(crate) fn own_node(
+    file: &ClusterFile,
+    path: &Path,
+    stated: Option<u16>,
+) -> anyhow::Result<u16> {
     if let Some(id) = stated {
         return Ok(id);
     }

@@ -134,6 +134,10 @@ fn ensure_gateway(args: &Args, hosts: &Path) -> anyhow::Result<()> {
     }
     let file = crate::hosts::read(hosts, args.link.as_ref(), crate::hosts::Slots::of(1))?;
     let security = args.security.stated(args.link.as_ref(), Some(&file))?;
+    // Before it is started: what fails there may be for the sake of another one.
+    if let Err(error) = gateway::own_node(&file, hosts, args.id) {
+        bail!("no gateway: {error}");
+    }
     let mut words = vec!["--hosts".into(), hosts.as_os_str().to_owned()];
     let mut state = |name: &str, value: Option<String>| {
         words.extend(
