@@ -553,8 +553,11 @@ impl Gateway {
         if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY {
             self.addresses_read = Instant::now();
             self.trim();
+            if self.is_stated {
+                return;
+            }
             let own = own_addresses();
-            if own != self.own && !self.is_stated {
+            if own != self.own {
                 self.own = own;
                 for id in 0..self.endpoint.members().len() as u16 {
                     if self.endpoint.is_up(NodeId(id)) {

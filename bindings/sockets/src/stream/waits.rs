@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::c_int;
 
-use super::kernel::let_pollers_wake;
+use super::kernel::take_bells_now;
 use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_heard_bells};
 use crate::demotion;
 use crate::lock::{may_hold, thread};
@@ -279,8 +279,7 @@ fn wait_for_bell(using: &Use, fd: c_int, left: Left) -> Result<()> {
         return take_bells(using, fd, 0).map(|_| ());
     }
     poll_for(fd, libc::POLLIN | libc::POLLRDHUP, left.ns())?;
-    let_pollers_wake(using, fd);
-    take_bells(using, fd, libc::MSG_DONTWAIT).map(|_| ())
+    take_bells_now(using, fd).map(|_| ())
 }
 
 pub(crate) fn wait_for_room(using: &Use, fd: c_int, until: &mut Until) -> Result<()> {
