@@ -4,8 +4,8 @@
 //! worker holds the same blocks (their stamps prove it) → exact residual on the rows' owners, summed here → end, or another epoch. Reports may be
 //! lost, late or repeated: that delays, and never falsifies.
 //!
-//! Workers are mortal: when one is lost its rows go to those whose rows are next to them, in a new division, and the run goes on from the values that
-//! they have; when one joins it gets half of the rows of the worker that has most. Answers of older epochs and divisions are void.
+//! Workers are mortal: when one is lost the others share its rows in proportion to what they have, in a new division, and the run goes on from the
+//! values that they have; when one joins it gets as many rows as they have on average. Answers of older epochs and divisions are void.
 //!
 //! Invariants: a run converges only by an exact residual of one x that all workers hold; an unexpected answer ends the run; phases follow one another
 //! and each waits for all workers that have rows.

@@ -505,7 +505,7 @@ fn unasked_answers_are_faults() {
     assert_eq!(judge().answer(7, &[]), Ok(()), "it has no rows");
 }
 
-/// The rows of a lost worker go to its neighbours, which are told only of what they lack; the last worker's loss ends the run.
+/// The others share the rows of a lost worker, and are told only of what they lack; the last worker's loss ends the run.
 #[test]
 fn rows_of_the_lost_are_taken_over() {
     let mut judge = judge();
@@ -551,7 +551,7 @@ fn half_loaded_workers_begin_anew() {
         });
         orders.collect::<Vec<_>>()
     };
-    assert_eq!(fresh(&mut judge), [(0, 1, 0..4), (2, 1, 4..9)]);
+    assert_eq!(fresh(&mut judge), [(0, 1, 0..5), (2, 1, 5..9)]);
     assert!(judge.known_x().is_none(), "x is still 0");
     drop(system);
 }

@@ -1,4 +1,4 @@
-//! Ranges of rows, one a worker: shares in proportion to weights, the rows of a lost worker, and what a worker lacks of its rows.
+//! Ranges of rows, one a worker: shares in proportion to weights, and what a worker lacks of its rows.
 
 use std::ops::Range;
 
@@ -23,29 +23,18 @@ pub(crate) fn in_proportion(n: usize, weights: &[f64]) -> Vec<Range<usize>> {
     weights.iter().enumerate().map(cut).collect()
 }
 
-/// Gives the rows of a worker to those whose rows are next to them; returns their names. None: it was the last one.
-pub(super) fn hand_over(ranges: &mut [Range<usize>], gone: usize) -> Vec<String> {
-    let lost = std::mem::replace(&mut ranges[gone], 0..0);
-    let find = |is: &dyn Fn(&Range<usize>) -> bool| {
-        (ranges.iter()).position(|rows| !rows.is_empty() && is(rows))
-    };
-    let before = find(&|rows| rows.end == lost.start);
-    let behind = find(&|rows| rows.start == lost.end);
-    let middle = match (before, behind) {
-        (Some(_), Some(_)) => lost.start + lost.len() / 2,
-        (Some(_), None) => lost.end,
-        (None, _) => lost.start,
-    };
-    let mut heirs = Vec::new();
-    if let Some(before) = before.filter(|_| middle > lost.start) {
-        ranges[before].end = middle;
-        heirs.push(format!("worker {}", before + 1));
+/// The rows of all workers, shared anew by `weights` among those that are in `order`, in which their rows follow one another; the others get none.
+pub(super) fn among(
+    (n, workers): (usize, usize),
+    order: &[usize],
+    weight: impl Fn(usize) -> f64,
+) -> Vec<Range<usize>> {
+    let weights: Vec<f64> = order.iter().map(|worker| weight(*worker)).collect();
+    let mut ranges = vec![0..0; workers];
+    for (worker, rows) in order.iter().zip(in_proportion(n, &weights)) {
+        ranges[*worker] = rows;
     }
-    if let Some(behind) = behind.filter(|_| middle < lost.end) {
-        ranges[behind].start = middle;
-        heirs.push(format!("worker {}", behind + 1));
-    }
-    heirs
+    ranges
 }
 
 /// What two ranges have in common; empty ranges begin anywhere.
@@ -77,7 +66,7 @@ mod tests {
     }
 
     proptest! {
-        /// All rows are owned once, before and after a loss, and a worker lacks just what it did not have.
+        /// All rows are owned once, before and after a loss, and a worker lacks just what it did not have; shares by what workers have leave it there.
         #[test]
         fn rows_stay_whole(
             weights in prop::collection::vec(0.01f64..10.0, 2..8),
@@ -85,17 +74,21 @@ mod tests {
             gone in 0usize..8,
         ) {
             let n = weights.len() + more;
-            let mut ranges = in_proportion(n, &weights);
+            let ranges = in_proportion(n, &weights);
             prop_assert!(ranges.iter().all(|rows| !rows.is_empty()));
             prop_assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), n);
             let before = ranges.clone();
+            let rows = |worker: usize| before[worker].len() as f64;
+            let all: Vec<usize> = (0..ranges.len()).collect();
+            prop_assert_eq!(&among((n, ranges.len()), &all, rows), &before, "nothing moves");
             let gone = gone % ranges.len();
-            prop_assert!(!hand_over(&mut ranges, gone).is_empty());
+            let left: Vec<usize> = all.into_iter().filter(|worker| *worker != gone).collect();
+            let ranges = among((n, before.len()), &left, rows);
             prop_assert!(ranges[gone].is_empty());
             prop_assert_eq!(ranges.iter().map(Range::len).sum::<usize>(), n);
             for (rows, had) in ranges.iter().zip(&before) {
                 let lacks: usize = without(rows, had).iter().map(Range::len).sum();
-                prop_assert!(rows.is_empty() || lacks == rows.len() - had.len());
+                prop_assert_eq!(lacks, rows.len() - common(rows, had).len());
             }
         }
     }

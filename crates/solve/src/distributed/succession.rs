@@ -8,7 +8,7 @@
 use super::error::SolveError;
 use super::field::node;
 use super::message::{Answer, Order, Standing, is_older};
-use super::ranges::in_proportion;
+use super::ranges::among;
 use super::run::CONTROL;
 use crate::system::{Matrix, Source};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -170,44 +170,27 @@ pub(super) fn first(clock: u32, standings: &[Option<Standing>]) -> u32 {
         })
 }
 
-/// Rows of each worker: those that it has, and what nobody has with its neighbours. Workers that overlap, because one was told of a division that another
-/// was not, share the rows anew. Without rows: those that died, or never had any.
+/// Rows of each worker, in proportion to what it has: if nobody is missing, just that. Workers that overlap, because one was told of a division that another
+/// was not, get equal shares. Without rows: those that died, or never had any.
 pub(super) fn ranges(standings: &[Option<Standing>], n: usize) -> Vec<Range<usize>> {
-    let mut ranges = vec![0..0; standings.len()];
-    let mut order: Vec<usize> = (0..standings.len())
-        .filter(|&worker| {
-            standings[worker]
-                .as_ref()
-                .is_some_and(|told| !told.rows.is_empty())
-        })
-        .collect();
     let rows = |worker: usize| {
         standings[worker]
             .as_ref()
             .map_or(0..0, |told| told.rows.clone())
     };
+    let mut order: Vec<usize> = (0..standings.len())
+        .filter(|&worker| !rows(worker).is_empty())
+        .collect();
     order.sort_by_key(|&worker| (rows(worker).start, rows(worker).end));
     let overlap = |pair: &[usize]| rows(pair[0]).end > rows(pair[1]).start;
-    if order.windows(2).any(overlap) {
-        let shares = in_proportion(n, &vec![1.0; order.len()]);
-        for (&worker, share) in order.iter().zip(shares) {
-            ranges[worker] = share;
+    let is_torn = order.windows(2).any(overlap);
+    among((n, standings.len()), &order, |worker| {
+        if is_torn {
+            1.0
+        } else {
+            rows(worker).len() as f64
         }
-        return ranges;
-    }
-    let mut start = 0;
-    for (place, &worker) in order.iter().enumerate() {
-        let end = match order.get(place + 1) {
-            Some(&next) => {
-                let gap = rows(worker).end..rows(next).start;
-                gap.start + gap.len() / 2
-            }
-            None => n,
-        };
-        ranges[worker] = start..end;
-        start = end;
-    }
-    ranges
+    })
 }
 
 #[cfg(test)]
@@ -248,11 +231,13 @@ mod tests {
         }
     }
 
-    /// Gaps are shared by the neighbours; overlaps are shared anew.
+    /// Where nobody is missing all keep their rows; gaps are shared by all; overlaps are shared anew.
     #[test]
     fn rows_are_kept_where_possible() {
         let told = [standing(6..10), None, standing(0..2), standing(0..0)];
-        assert_eq!(ranges(&told, 10), [4..10, 0..0, 0..4, 0..0]);
+        assert_eq!(ranges(&told, 10), [3..10, 0..0, 0..3, 0..0]);
+        let told = [standing(3..10), None, standing(0..3)];
+        assert_eq!(ranges(&told, 10), [3..10, 0..0, 0..3]);
         let told = [standing(0..6), standing(5..10)];
         assert_eq!(ranges(&told, 10), [0..5, 5..10]);
         assert_eq!(ranges(&[standing(3..4)], 10).first(), Some(&(0..10)));

@@ -3,7 +3,7 @@
 //! A part of the judge. A division voids all orders and answers of the last one; workers keep what they have of their rows.
 
 use super::{Best, Judge, JudgeFault, Order, Phase, RowSource, Setup, WorkerSlot};
-use crate::distributed::ranges::{common, hand_over, in_proportion, without};
+use crate::distributed::ranges::{among, common, without};
 use std::ops::Range;
 
 impl Judge {
@@ -22,7 +22,7 @@ impl Judge {
         Ok(())
     }
 
-    /// A worker is lost, for the reason `cause`: its rows go to its neighbours.
+    /// A worker is lost, for the reason `cause`: the others share its rows, each in proportion to what it has.
     pub(in crate::distributed) fn lost(
         &mut self,
         worker: usize,
@@ -35,19 +35,16 @@ impl Judge {
         if self.has_all_of(worker) {
             return Ok(()); // its results are here; they are only lost with those of another worker
         }
-        let mut ranges: Vec<Range<usize>> =
-            self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        for gone in 0..ranges.len() {
-            if !self.slots[gone].is_gone || ranges[gone].is_empty() {
-                continue;
-            }
-            let lost = ranges[gone].len();
-            let heirs = hand_over(&mut ranges, gone);
-            if heirs.is_empty() {
-                return Err(JudgeFault::Missed { worker });
-            }
+        let (gone, left): (Vec<usize>, Vec<usize>) =
+            (self.in_order().into_iter()).partition(|other| self.slots[*other].is_gone);
+        let heirs = match left[..] {
+            [] => return Err(JudgeFault::Missed { worker }),
+            [heir] => format!("worker {} took over", heir + 1),
+            _ => "the others share".to_owned(),
+        };
+        for gone in gone {
             self.notes.push(format!(
-                "worker {} was lost after {:.1} laps ({}): {} took over its {lost} rows",
+                "worker {} was lost after {:.1} laps ({}): {heirs} its {} rows",
                 gone + 1,
                 self.slots[gone].laps,
                 if gone == worker {
@@ -55,9 +52,10 @@ impl Judge {
                 } else {
                     "with its results"
                 },
-                heirs.join(" and "),
+                self.slots[gone].rows.len(),
             ));
         }
+        let ranges = self.share(&left, |heir| self.slots[heir].rows.len() as f64);
         self.moved |= self.begun;
         self.divide(ranges);
         Ok(())
@@ -68,15 +66,8 @@ impl Judge {
         if self.phase != Phase::Iterating {
             return;
         }
-        let mut order: Vec<usize> = (0..self.slots.len())
-            .filter(|worker| self.takes_part(*worker))
-            .collect();
-        order.sort_by_key(|worker| self.slots[*worker].rows.start);
-        let weights: Vec<f64> = order.iter().map(|worker| speeds[*worker]).collect();
-        let mut ranges = vec![0..0; self.slots.len()];
-        for (worker, rows) in order.iter().zip(in_proportion(self.x.len(), &weights)) {
-            ranges[*worker] = rows;
-        }
+        let order = self.in_order();
+        let ranges = self.share(&order, |worker| speeds[worker]);
         let shares = order.iter().map(|worker| ranges[*worker].len().to_string());
         let shares: Vec<String> = shares.collect();
         self.notes.push(format!(
@@ -87,36 +78,52 @@ impl Judge {
         self.divide(ranges);
     }
 
-    /// A worker joins: it gets half of the rows of the one that has most. Too late, or more workers than rows: nothing happens.
+    /// A worker joins: it gets as many rows as the others have on average. Too late, or more workers than rows: nothing happens.
     pub(in crate::distributed) fn joined(&mut self, worker: usize) {
         let is_gone = self.slots.get(worker).is_some_and(|slot| slot.is_gone);
         if self.takes_part(worker) || is_gone {
             return;
         }
         let is_late = matches!(self.phase, Phase::Collecting | Phase::Done);
-        let mut ranges: Vec<Range<usize>> =
-            self.slots.iter().map(|slot| slot.rows.clone()).collect();
-        let donor = (0..ranges.len()).max_by_key(|other| ranges[*other].len());
-        let Some(donor) = donor.filter(|donor| !is_late && ranges[*donor].len() >= 2) else {
+        let n = self.x.len();
+        let mut order = self.in_order();
+        let others = order.len();
+        if is_late || others == 0 || others >= n {
             // No slot for it: the number of slots is that of the last division.
             self.out.push_back((worker, Order::Leave));
             return;
-        };
-        if worker >= ranges.len() {
-            ranges.resize(worker + 1, 0..0);
+        }
+        if worker >= self.slots.len() {
             self.slots.resize_with(worker + 1, WorkerSlot::default);
         }
-        let middle = ranges[donor].start + ranges[donor].len() / 2;
-        ranges[worker] = middle..ranges[donor].end;
-        ranges[donor].end = middle;
+        // In the middle, so that the others keep most of their rows.
+        order.insert(others.div_ceil(2), worker);
+        let mean = n as f64 / others as f64;
+        let ranges = self.share(&order, |other| match self.slots[other].rows.len() {
+            _ if other == worker => mean,
+            rows => rows as f64,
+        });
         self.notes.push(format!(
-            "worker {} joined and took {} rows of worker {}",
+            "worker {} joined and took {} rows",
             worker + 1,
             ranges[worker].len(),
-            donor + 1
         ));
         self.moved |= self.begun;
         self.divide(ranges);
+    }
+
+    /// Workers that have rows, in the order of these.
+    fn in_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.slots.len())
+            .filter(|worker| self.takes_part(*worker))
+            .collect();
+        order.sort_by_key(|worker| self.slots[*worker].rows.start);
+        order
+    }
+
+    /// Rows of all workers if those of `order` share them.
+    fn share(&self, order: &[usize], weight: impl Fn(usize) -> f64) -> Vec<Range<usize>> {
+        among((self.x.len(), self.slots.len()), order, weight)
     }
 
     /// Divides the rows anew: `ranges` are those of each worker.
