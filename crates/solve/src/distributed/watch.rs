@@ -8,7 +8,7 @@
 
 use super::field::OVERFLOW_GUARD;
 use crate::krylov::End;
-use crate::local::{Limits, StopRule};
+use crate::local::{Limits, SMALLEST_PROGRESS, StopRule};
 use crate::report::Reason;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +21,9 @@ const GROWTH: f64 = 1e4;
 const TIGHTER: f64 = 0.5;
 /// Lowest threshold, relative to the tolerance. Estimates that never get so low although the tolerance is met end the epoch by standstill.
 const TIGHTEST: f64 = 1e-3;
-/// Verifications in a row without the smallest progress after which the residual is taken to stand still for good.
+/// Verifications in a row without the smallest progress after which the residual is taken to stand still for good; patience grows fourfold from one to the
+/// next.
 const STANDSTILLS: u32 = 5;
-/// Smallest progress, as ratio of norms between two such verifications; patience grows fourfold from one to the next.
-const SMALLER: f64 = 0.9999;
 
 /// Laps after which an epoch that would need as many again is combined with former ones, and laps without a new best estimate (by [`BETTER`]) after
 /// which the exact residual is computed. A pause costs a pass over A and some messages: little compared with so many laps. Faster epochs are not
@@ -258,7 +257,7 @@ impl Policy {
                 if cause == Cause::Growth {
                     self.growth = (self.growth * GROWTH).min(OVERFLOW_GUARD);
                 }
-                let fell = combined < self.standing * SMALLER;
+                let fell = combined < self.standing * SMALLEST_PROGRESS;
                 self.standstills = if fell { 0 } else { self.standstills + 1 };
                 self.standing = self.standing.min(combined);
                 if self.standstills >= STANDSTILLS {

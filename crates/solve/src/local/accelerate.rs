@@ -102,12 +102,13 @@ impl History {
     }
 }
 
-/// Of one process, which has all rows: moves `x`, whose exact residual is `residual`, to the best combination.
-pub(crate) fn combine_all(history: &mut History, x: &mut [f64], residual: Vec<f64>) {
+/// Of one process, which has all rows: moves `x`, whose exact residual is `residual`, to the best combination. Returns Σ r² of that.
+pub(crate) fn combine_all(history: &mut History, x: &mut [f64], residual: Vec<f64>) -> f64 {
     let residual_sq = super::kernels::sum_of_squares(&residual);
     let dots = history.pause(x, residual);
-    let (factors, _) = combine(&dots, residual_sq).unwrap_or_default();
+    let (factors, least_sq) = combine(&dots, residual_sq).unwrap_or((Vec::new(), residual_sq));
     history.resume(x, &factors);
+    least_sq
 }
 
 fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {

@@ -22,7 +22,7 @@ pub use bordered::BorderedCholesky;
 pub use compact::{Precision, PrecisionError};
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
-pub(crate) use stop::Best;
+pub(crate) use stop::{Best, SMALLEST_PROGRESS};
 pub use stop::{Limits, LimitsError, StopRule};
 pub(crate) use strip::{BlockLu, diagonal_block};
 pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};

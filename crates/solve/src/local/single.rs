@@ -69,8 +69,11 @@ pub fn solve(
                 break (reason, residual);
             }
             best.see(residual, &x);
-            if let Some(history) = &mut history {
-                combine_all(history, &mut x, exact.clone());
+            let least_sq =
+                (history.as_mut()).map(|history| combine_all(history, &mut x, exact.clone()));
+            let least = least_sq.map_or(residual, |sq| super::relative(sq.sqrt(), norm));
+            rule.combined(laps, least);
+            if history.is_some() {
                 before = f64::INFINITY;
                 continue;
             }
@@ -94,4 +97,4 @@ pub fn solve(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

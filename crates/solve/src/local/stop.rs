@@ -14,6 +14,10 @@ const ROUNDING_MOST: f64 = 1e-6;
 /// Laps in which a residual near the rounding level must fall to [`STALL_RATIO`] of its best, or it counts as standing still.
 const STALL_LAPS: u64 = 20;
 const STALL_RATIO: f64 = 0.5;
+/// Laps without the smallest progress after which a residual stands still for good.
+const STANDSTILL_LAPS: u64 = 7000;
+/// The smallest progress, as ratio of norms.
+pub(crate) const SMALLEST_PROGRESS: f64 = 0.9999;
 
 /// Limits that the user sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,6 +86,9 @@ pub struct StopRule {
     /// Laps when the residual last fell to [`STALL_RATIO`] of what it was.
     progress_at: u64,
     progress_from: f64,
+    /// Smallest residual of a combination, and the laps by which a smaller one is to be found.
+    standing: f64,
+    standing_until: Option<u64>,
 }
 
 impl StopRule {
@@ -92,6 +99,8 @@ impl StopRule {
             best: f64::INFINITY,
             progress_at: 0,
             progress_from: f64::INFINITY,
+            standing: f64::INFINITY,
+            standing_until: None,
         }
     }
 
@@ -125,12 +134,24 @@ impl StopRule {
         if Self::is_rounding(residual, rounding) && laps >= self.progress_at + STALL_LAPS {
             return Some(Reason::Stagnated { floor: self.best });
         }
+        let is_smaller = residual < self.standing * SMALLEST_PROGRESS;
+        if !is_smaller && self.standing_until.is_some_and(|until| laps >= until) {
+            return Some(Reason::Stalled { best: self.best });
+        }
         if laps >= self.limits.max_laps {
             return Some(Reason::MaxLaps {
                 limit: self.limits.max_laps,
             });
         }
         None
+    }
+
+    /// Takes what the residual that was verified after `laps` laps became by combination, if anything. Only a run that tells this can stand still.
+    pub(crate) fn combined(&mut self, laps: u64, residual: f64) {
+        if residual < self.standing * SMALLEST_PROGRESS {
+            self.standing = residual;
+            self.standing_until = Some(laps + STANDSTILL_LAPS);
+        }
     }
 
     /// Whether a residual may be as small as rounding permits, in a system that is not nearly singular.
@@ -226,6 +247,24 @@ mod tests {
             rule.verified(2, f64::NAN, 1e-16),
             Some(Reason::Diverged { .. })
         ));
+    }
+
+    /// Residuals that do not fall end a run after many laps, unless they begin to fall; runs that tell of no combinations have rules of their own.
+    #[test]
+    fn standstill_ends() {
+        let mut rule = StopRule::new(Limits::new(1e-10, u64::MAX).unwrap());
+        assert_eq!(rule.verified(1 << 40, 0.5, 1e-16), None);
+        rule.combined(20, 0.4);
+        assert_eq!(rule.verified(STANDSTILL_LAPS, 0.5, 1e-16), None);
+        assert_eq!(rule.verified(STANDSTILL_LAPS + 20, 0.39, 1e-16), None);
+        rule.combined(STANDSTILL_LAPS + 20, 0.39);
+        rule.combined(STANDSTILL_LAPS + 40, 0.3899999);
+        let late = 2 * STANDSTILL_LAPS + 20;
+        assert_eq!(rule.verified(late - 1, 0.39, 1e-16), None);
+        assert_eq!(
+            rule.verified(late, 0.39, 1e-16),
+            Some(Reason::Stalled { best: 0.39 })
+        );
     }
 
     /// Where x grows without bound rounding does, too: that is a matrix without an inverse, not a tolerance that is too small.

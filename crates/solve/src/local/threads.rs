@@ -113,13 +113,16 @@ pub fn solve(
             if reason.is_none() {
                 best.see(residual, &shared.x());
             }
+            let mut least = residual;
             if let (Some(history), None) = (&mut history, &reason) {
                 let mut x = shared.x();
-                combine_all(history, &mut x, shared.residual.iter().map(load).collect());
+                let exact = shared.residual.iter().map(load).collect();
+                least = super::relative(combine_all(history, &mut x, exact).sqrt(), norm);
                 for (shared, x) in shared.x.iter().zip(&x) {
                     store(shared, *x);
                 }
             }
+            rule.combined(laps, least);
             shared.resume(if reason.is_some() { END } else { RUN });
             seconds.verify_last = verifying.elapsed().as_secs_f64();
             seconds.verify += seconds.verify_last;

@@ -201,3 +201,39 @@ fn stops_when_told() {
         assert!((outcome.residual - residual).abs() <= 1e-12 * residual);
     }
 }
+
+/// A singular system without a solution stands still, with and without combination, and no x that is worse than 0 is returned.
+#[test]
+fn singular_systems_stand_still() {
+    for combines in [true, false] {
+        let relaxation = with(Inner::Sweep, 1.0);
+        let limits = limits(1e-10, u64::MAX);
+        let solved = super::solve(ring(40), (relaxation, combines), limits, |_| (), || false);
+        let outcome = solved.unwrap();
+        assert!(
+            matches!(outcome.reason, Reason::Stalled { .. }),
+            "{:?}",
+            outcome.reason
+        );
+        assert!(outcome.residual <= 1.0, "{}", outcome.residual);
+    }
+}
+
+/// Differences on a ring: constants are mapped to 0, and no x has the sum of b.
+pub(crate) fn ring(n: u32) -> System {
+    let row = |row: u32| [(row, 2.0), ((row + 1) % n, -1.0), ((row + n - 1) % n, -1.0)];
+    let entries = (0..n).flat_map(|at| {
+        let mut row = row(at);
+        row.sort_by_key(|(column, _)| *column);
+        row
+    });
+    let (indices, values) = entries.unzip();
+    let offsets = (0..=n as usize).map(|row| 3 * row).collect();
+    let csr = Csr::new(n as usize, offsets, indices, values).unwrap();
+    System::new(
+        Matrix::Sparse(csr),
+        Some(vec![1.0; n as usize]),
+        "ring".into(),
+    )
+    .unwrap()
+}

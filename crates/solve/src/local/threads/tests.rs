@@ -182,3 +182,16 @@ fn combined_laps_are_fewer() {
         assert!((residual - outcome.residual).abs() <= 1e-3 * residual);
     }
 }
+
+/// A singular system without a solution stands still.
+#[test]
+fn singular_systems_stand_still() {
+    for combines in [true, false] {
+        let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
+        let limits = limits(1e-10, u64::MAX);
+        let system = crate::local::single::tests::ring(40);
+        let outcome = super::solve(system, 2, (relaxation, combines), limits, |_| (), || false);
+        let reason = outcome.unwrap().reason;
+        assert!(matches!(reason, Reason::Stalled { .. }), "{reason:?}");
+    }
+}
