@@ -420,6 +420,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     run.plan = plan
         .as_ref()
         .and_then(|plan| Compared::new(plan, &outcome, run.workers));
+    run.planned = plan;
     // Before the files, so that whatever becomes of them takes nothing of it; JSON has their errors, and comes after them.
     if !args.json && !outcome.laps.is_empty() {
         output::print_text(&show::table(&run, &outcome, &traffic));

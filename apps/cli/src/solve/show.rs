@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tsumuji_bench::stats::counted;
 use tsumuji_bench::table::report;
 use tsumuji_solve::outlook::Outlook;
+use tsumuji_solve::plan::Plan;
 use tsumuji_solve::report::{Outcome, Progress, RELAXATION};
 
 use super::planned::Compared;
@@ -197,7 +198,9 @@ pub(super) struct Run {
     pub(super) threads: Option<usize>,
     /// The expected convergence, in one sentence.
     pub(super) outlook: Option<Outlook>,
-    /// What `--plan` said, and how it came.
+    /// What `--plan` said of all methods and numbers of workers.
+    pub(super) planned: Option<Plan>,
+    /// What it said of the method that was used, and how it came.
     pub(super) plan: Option<Compared>,
 }
 
@@ -219,6 +222,7 @@ pub(super) fn json_of(
         "system": run.system,
         "rows": run.rows,
         "outlook": run.outlook,
+        "planned": run.planned,
         "plan": run.plan,
         "frames_sent": traffic.frames_sent,
         "frames_lost": traffic.frames_lost,
@@ -380,6 +384,7 @@ mod tests {
             workers: 2,
             threads: Some(3),
             outlook: None,
+            planned: None,
             plan: None,
         };
         let outcome = Outcome {

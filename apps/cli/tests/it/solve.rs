@@ -212,6 +212,7 @@ fn plans_are_made_and_compared() {
     assert!(times.iter().all(|time| *time >= at_best), "{plan}");
     let (code, run) = json(&[&words[..], &["--plan", "--workers", "2"]].concat());
     assert_converged(code, &run);
+    assert_eq!(run["planned"]["methods"].as_array().unwrap().len(), 3);
     let compared = &run["plan"];
     assert!(
         compared["method"].as_str().unwrap().starts_with("GMRES"),
