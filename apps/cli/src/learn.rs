@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{anyhow, bail, ensure};
-use tsumuji_learn::data::{self, Reading};
+use anyhow::{Context, anyhow, bail, ensure};
+use tsumuji_learn::data::{self, Generate, Reading, Want};
 use tsumuji_learn::gossip::RunError;
 use tsumuji_learn::report::{Outcome as Learned, Reason};
 use tsumuji_learn::{
@@ -49,6 +49,7 @@ const TOL_SGD: f64 = 1e-3;
   tsumuji learn ridge train.npz --test test.npz --l2 0.01 --json
   tsumuji learn svm a8a.svm.gz --method sgd --workers 4 --link udp --period 16
   tsumuji learn linear data.csv --mode single
+  tsumuji learn logistic --generate 1000000x20 --workers 2
 
 Several hosts: --hosts FILE starts a worker on each node but the first; node 0 is this process, which hands out the rows. The file is
 that of `tsumuji solve --help`. With --id I nothing is started: the same command runs on each host, with its own I.")]
@@ -59,8 +60,11 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL", value_parser = named(KINDS.map(|kind| (kind.name(), kind))))]
     kind: Kind,
     /// The data to learn from
-    #[arg(value_name = "DATA")]
-    data: PathBuf,
+    #[arg(value_name = "DATA", required_unless_present = "generate")]
+    data: Option<PathBuf>,
+    /// Make the data instead: rows of a known model with noise, from --seed; for example 10000000x20
+    #[arg(long, value_name = "ROWSxCOLUMNS", conflicts_with_all = ["data", "target"])]
+    generate: Option<Generate>,
     /// Score the model with these data, too
     #[arg(long, value_name = "DATA")]
     test: Option<PathBuf>,
@@ -90,10 +94,10 @@ pub(crate) struct Args {
     /// Passes over the data (sgd) [default: 64]
     #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     epochs: Option<u64>,
-    /// Rows of a step (sgd) [default: 32]
+    /// Rows of a step (sgd) [default: 32, but so few that a worker's epoch has 256 steps]
     #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
-    /// Factor of the first step (sgd) [default: by the size of the rows]
+    /// Factor of the first step (sgd) [default: by the size of the rows, and by --batch]
     #[arg(long, value_name = "R", allow_hyphen_values = true)]
     rate: Option<f64>,
     /// constant: all steps alike; inverse: rate / sqrt(1 + epochs passed) (sgd) [default: inverse]
@@ -182,10 +186,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let security = args.team.stated(cluster.as_ref())?;
     let interrupt = Interrupt::listen()?;
     let began = Instant::now();
-    let reading = Reading::Learn {
-        target: args.target.as_deref(),
-    };
-    let train = data::read(&args.data, config.kind.want(), reading)?;
+    let (train, name) = read(&args, config.kind.want())?;
     ensure!(!interrupt.is_set(), Interrupted);
     let how = Preparation {
         scales: args.scale == ScaleName::Standard,
@@ -194,11 +195,10 @@ pub(crate) fn run(args: Args) -> Outcome {
             && !(args.mode == ModeName::Single && args.method == Method::Newton),
     };
     let columns = train.features.columns();
-    let problem = Problem::new(train, &config, how)
-        .map_err(|error| anyhow!("{}: {error}", args.data.display()))?;
-    let test = read_test(&args, &config, &problem)?;
+    let problem = Problem::new(train, &config, how).map_err(|error| anyhow!("{name}: {error}"))?;
+    let test = read_test(&args, &name, &config, &problem)?;
     let rows = problem.share.rows();
-    let workers = workers(&args, cluster.as_ref(), rows)?;
+    let workers = workers(&args, &name, cluster.as_ref(), rows)?;
     let load_seconds = began.elapsed().as_secs_f64();
     ensure!(!interrupt.is_set(), Interrupted);
 
@@ -221,8 +221,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let model = is_usable.then(|| problem.model(&learned.theta));
     ensure!(
         model.as_ref().is_none_or(Model::is_finite),
-        "{}: the coefficients for data as they are, not scaled, are no finite numbers",
-        args.data.display()
+        "{name}: the coefficients for data as they are, not scaled, are no finite numbers"
     );
     let train_score = is_usable.then(|| problem.score(&learned.theta));
     let both = model.as_ref().zip(test.as_ref());
@@ -236,7 +235,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     let run = Run {
         model: config.kind.name(),
-        data: args.data.display().to_string(),
+        data: name,
         mode: name_of(args.mode),
         method: match args.method {
             Method::Newton => "newton",
@@ -322,9 +321,24 @@ fn exit_code(learned: &Learned) -> ExitCode {
     }
 }
 
+/// Reads the data, or makes them; returns them with their name.
+fn read(args: &Args, want: Want) -> anyhow::Result<(data::Data, String)> {
+    if let Some(generate) = args.generate {
+        let data = generate.data(want, args.seed);
+        return Ok((data.context("--generate")?, format!("made data {generate}")));
+    }
+    let path = args.data.as_deref().context("DATA is missing")?;
+    let reading = Reading::Learn {
+        target: args.target.as_deref(),
+    };
+    let name = path.display().to_string();
+    Ok((data::read(path, want, reading)?, name))
+}
+
 /// Reads the test set; its columns and labels must be those of the data.
 fn read_test(
     args: &Args,
+    name: &str,
     config: &LearnConfig,
     train: &Problem,
 ) -> anyhow::Result<Option<data::Data>> {
@@ -341,9 +355,8 @@ fn read_test(
     if let (Some(classes), Some(targets)) = (train.classes(), &test.targets) {
         targets.ids_in(classes).map_err(|label| {
             anyhow!(
-                "{}: the label '{label}' is not in {}; accepted are its {} labels",
+                "{}: the label '{label}' is not in {name}; accepted are its {} labels",
                 path.display(),
-                args.data.display(),
                 classes.len()
             )
         })?;
@@ -418,7 +431,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
     }
     Files::of(args.history.as_ref(), args.plot.as_ref())?;
     output::check_apart(
-        &[("DATA", Some(&args.data)), ("--test", args.test.as_deref())],
+        &[
+            ("DATA", args.data.as_deref()),
+            ("--test", args.test.as_deref()),
+        ],
         &[
             ("--model", args.model.as_deref()),
             ("--history", args.history.as_deref()),
@@ -465,7 +481,12 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Number of workers: as asked for, or one for each core.
-fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::Result<usize> {
+fn workers(
+    args: &Args,
+    name: &str,
+    cluster: Option<&Cluster<'_>>,
+    rows: usize,
+) -> anyhow::Result<usize> {
     let workers = match (args.mode, args.workers, cluster) {
         (_, _, Some(cluster)) => cluster.workers()?,
         (ModeName::Single, None | Some(1), _) => 1,
@@ -480,8 +501,7 @@ fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::R
     };
     ensure!(
         workers <= rows,
-        "{workers} workers for {rows} rows in {}: use at most {rows} workers, each must own a row",
-        args.data.display()
+        "{workers} workers for {rows} rows in {name}: use at most {rows} workers, each must own a row"
     );
     Ok(workers)
 }

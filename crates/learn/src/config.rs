@@ -114,14 +114,18 @@ pub enum Schedule {
     Inverse,
 }
 
+/// Steps that an epoch has at least, where there are rows enough, and rows of a step at most, where the user does not say.
+const STEPS_MIN: usize = 256;
+const BATCH_MAX: usize = 32;
+
 /// Options of stochastic gradient descent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SgdConfig {
-    /// The first step's factor; `None`: half the inverse of the mean curvature of a row.
+    /// The first step's factor; `None`: the inverse of the curvature of the mean loss of a minibatch.
     pub rate: Option<f64>,
     /// How it shrinks.
     pub schedule: Schedule,
-    /// Rows of a step.
+    /// Rows of a step; 0: 32, but so few that an epoch of a worker has 256 steps.
     pub batch: usize,
     /// Passes over the data.
     pub epochs: u64,
@@ -138,11 +142,21 @@ impl Default for SgdConfig {
         Self {
             rate: None,
             schedule: Schedule::default(),
-            batch: 32,
+            batch: 0,
             epochs: 64,
             period: 0,
             average: true,
             executor: Executor::default(),
+        }
+    }
+}
+
+impl SgdConfig {
+    /// Rows of a step of a worker that has so many.
+    pub(crate) fn batch_of(&self, rows: usize) -> usize {
+        match self.batch {
+            0 => (rows / STEPS_MIN).clamp(1, BATCH_MAX),
+            batch => batch,
         }
     }
 }
@@ -169,6 +183,18 @@ pub struct LearnConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Few rows make small steps, so that there are many.
+    #[test]
+    fn batches_follow_rows() {
+        let batch = |rows| SgdConfig::default().batch_of(rows);
+        assert_eq!([0, 150, 2560, 1 << 20].map(batch), [1, 1, 10, 32]);
+        let stated = SgdConfig {
+            batch: 7,
+            ..SgdConfig::default()
+        };
+        assert_eq!(stated.batch_of(10), 7);
+    }
 
     /// Many workers sum by push-sum, unless the user says how.
     #[test]

@@ -217,14 +217,11 @@ impl Share {
         self.kind.curvature()
     }
 
-    /// Σ ‖x‖² + 1 of all rows.
-    pub fn squares(&self) -> f64 {
-        let square = |row| {
-            let mut sum = 1.0;
-            self.features.for_each(row, |_, x| sum += x * x);
-            sum
-        };
-        (0..self.rows()).map(square).sum()
+    /// ‖x‖² + 1 of a row.
+    pub(crate) fn square(&self, row: usize) -> f64 {
+        let mut sum = 1.0;
+        self.features.for_each(row, |_, x| sum += x * x);
+        sum
     }
 }
 

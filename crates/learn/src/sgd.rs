@@ -11,9 +11,6 @@ use crate::config::{Schedule, SgdConfig};
 use crate::objective::{Shape, Share};
 use iterates::Iterates;
 
-/// Part of the inverse curvature that a step takes where the user states no rate.
-const RATE_PART: f64 = 0.5;
-
 /// How much more recent parameters weigh in the average: the last quarter has about two thirds of the weight (polynomial-decay averaging).
 const RECENT: f64 = 3.0;
 
@@ -22,9 +19,49 @@ const STRETCH_ROWS: usize = 256;
 /// Fewest stretches of an epoch, so that few rows come in a random order, too.
 const STRETCHES_MIN: usize = 64;
 
-/// The rate for data with this mean of ‖x‖² + 1, where the user states none.
-pub(crate) fn rate_of(curvature: f64, mean_square: f64) -> f64 {
-    RATE_PART / (curvature * mean_square).max(f64::MIN_POSITIVE)
+/// Rows by which the common direction is sought, and how often they are gone through for that.
+const SOUGHT_ROWS: usize = 2048;
+const SOUGHT_TIMES: usize = 20;
+
+/// The rate where the user states none: the inverse of the curvature of the mean loss of so many rows. That of one row is C ‖x‖², C being the most by its
+/// prediction, and large rows count by their size; that of very many rows is C times the largest eigenvalue of the mean of x xᵀ; that of a minibatch
+/// lies between (the expected smoothness of Gower et al., 2019).
+pub(crate) fn rate_of(share: &Share, batch: usize) -> f64 {
+    let squares = || (0..share.rows()).map(|row| share.square(row));
+    let sum: f64 = squares().sum();
+    let alone: f64 = squares().map(|square| square * (square / sum)).sum();
+    let common = common_square(share).min(alone);
+    let rate = 1.0 / (share.curvature() * (common + (alone - common) / batch as f64));
+    if rate.is_finite() {
+        rate
+    } else {
+        f64::MIN_POSITIVE
+    }
+}
+
+/// The largest eigenvalue of the mean of x xᵀ, with a 1 at the end of x, by the power method on some of the rows.
+fn common_square(share: &Share) -> f64 {
+    let stride = share.rows().div_ceil(SOUGHT_ROWS).max(1);
+    let rows = || (0..share.rows()).step_by(stride);
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut direction: Vec<f64> = (0..share.shape().width)
+        .map(|_| random.f64() - 0.5)
+        .collect();
+    let mut found = 0.0;
+    for _ in 0..SOUGHT_TIMES {
+        let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
+        direction.iter_mut().for_each(|x| *x /= norm);
+        let mut next = vec![0.0; direction.len()];
+        let last = direction.len() - 1;
+        for row in rows() {
+            let product = share.features.dot(row, &direction[..last]) + direction[last];
+            share.features.for_each(row, |j, x| next[j] += product * x);
+            next[last] += product;
+        }
+        found = next.iter().map(|x| x * x).sum::<f64>().sqrt() / rows().len() as f64;
+        direction = next;
+    }
+    found
 }
 
 /// State of the method on one node.
@@ -60,7 +97,7 @@ impl Sgd {
         rows: usize,
         seed: u64,
     ) -> Self {
-        let batch = config.batch.max(1);
+        let batch = config.batch_of(rows);
         let per_epoch = rows.div_ceil(batch).max(1);
         let per_stretch = STRETCH_ROWS
             .min(rows / STRETCHES_MIN)
@@ -210,7 +247,7 @@ mod tests {
     }
 
     fn run(share: &Share, config: SgdConfig) -> Sgd {
-        let rate = rate_of(1.0, share.squares() / share.rows() as f64);
+        let rate = rate_of(share, config.batch_of(share.rows()));
         let mut sgd = Sgd::new(config, rate, 0.0, share.shape(), share.rows(), 1);
         while !sgd.is_done() {
             sgd.step(share);
@@ -224,6 +261,7 @@ mod tests {
         for schedule in [Schedule::Constant, Schedule::Inverse] {
             let config = SgdConfig {
                 schedule,
+                batch: 32,
                 epochs: 40,
                 ..SgdConfig::default()
             };
@@ -255,5 +293,31 @@ mod tests {
             norm(true),
             norm(false)
         );
+    }
+
+    /// A minibatch of one row takes the smaller steps, more so where rows differ; that of very many rows has the curvature of the mean.
+    #[test]
+    fn rates_follow_batches() {
+        let values = vec![2.0, 0.0, 0.0, 1.0, -2.0, 0.0, 0.0, -1.0];
+        let share = Share {
+            kind: Kind::Linear,
+            outputs: 1,
+            targets: vec![0.0; 4],
+            features: Features::Dense { columns: 2, values },
+        };
+        // The mean of x xᵀ is diagonal: 2, 1/2 and 1; ‖x‖² + 1 is 5 or 2.
+        let rate = |batch| rate_of(&share, batch);
+        let alone = f64::from(2 * 25 + 2 * 4) / f64::from(2 * 5 + 2 * 2);
+        assert!((rate(1) - 1.0 / alone).abs() < 1e-9, "{}", rate(1));
+        assert!((rate(1 << 30) - 0.5).abs() < 1e-6, "{}", rate(1 << 30));
+        let huge = Features::Dense {
+            columns: 1,
+            values: vec![1e200; 4],
+        };
+        let share = Share {
+            features: huge,
+            ..share
+        };
+        assert!(rate_of(&share, 1) > 0.0);
     }
 }

@@ -84,6 +84,44 @@ fn all_modes_find_the_plane() {
     }
 }
 
+/// Data that are made are those of a model, for every kind, and follow the seed.
+#[test]
+fn data_are_made() {
+    for (kind, score) in [
+        ("linear", "r2"),
+        ("ridge", "r2"),
+        ("logistic", "accuracy"),
+        ("svm", "accuracy"),
+    ] {
+        let words = [
+            "learn",
+            kind,
+            "--generate",
+            "3000x4",
+            "--workers",
+            "2",
+            "--seed",
+        ];
+        let run = |seed| json(&[&words[..], &[seed]].concat());
+        let (code, first) = run("1");
+        assert_converged(code, &first);
+        assert!(first[score].as_f64().unwrap() > 0.6, "{first}");
+        assert_eq!(first["rows"], 3000);
+        let (again, other) = (run("1").1, run("2").1);
+        assert!(common::distance(&parameters(&first), &parameters(&again)) < 1e-6);
+        assert!(common::distance(&parameters(&first), &parameters(&other)) > 1e-2);
+    }
+    for refused in [
+        &["--generate", "1x4"][..],
+        &["--generate", "10000000000x100"],
+        &[],
+    ] {
+        let output = tsumuji(&[&["learn", "linear"], refused].concat());
+        assert_eq!(output.status.code(), Some(2), "{refused:?}");
+        assert_eq!(text(&output.stderr).lines().count(), 1);
+    }
+}
+
 /// Data without anything to learn are drawn, too: loss and gradient are 0 from the beginning.
 #[test]
 fn zeros_are_drawn() {
@@ -438,6 +476,18 @@ fn models_agree_with_scikit_learn() {
             (score - case["score"].as_f64().unwrap()).abs() < 1e-9,
             "{kind} {data}: {run}"
         );
+        // Steps at random get near it, by their defaults, too.
+        words.truncate(5);
+        words.extend(
+            ["--method", "sgd", "--l2", &l2]
+                .iter()
+                .take(if kind == "linear" { 2 } else { 4 }),
+        );
+        let (_, steps) = json(&words);
+        let loss = |run: &Value| run["loss"].as_f64().unwrap();
+        assert!(loss(&steps) < 1.4 * loss(&run), "{kind} {data}: {steps}");
+        let near = steps["accuracy"].as_f64().or(steps["r2"].as_f64()).unwrap();
+        assert!((near - score).abs() < 0.03, "{kind} {data}: {steps}");
     }
 }
 

@@ -5,12 +5,14 @@
 
 mod csv;
 mod features;
+mod generate;
 mod npy;
 mod svmlight;
 mod targets;
 
 pub use features::{COLUMNS_MAX, Features};
 pub(crate) use features::{Row, dot};
+pub use generate::{Generate, GenerateError};
 pub use targets::{CLASSES_MAX, Targets, Want};
 pub use tsumuji_numbers::FileError;
 

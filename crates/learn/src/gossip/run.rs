@@ -198,20 +198,17 @@ pub(super) fn setup(
     token: u64,
 ) -> Setup {
     let share = &problem.share;
-    let (mut x_max, mut squares) = (1.0_f64, 0.0);
+    let mut x_max = 1.0_f64;
     for row in 0..share.rows() {
-        share.features.for_each(row, |_, x| {
-            x_max = x_max.max(x.abs());
-            squares += x * x;
-        });
+        (share.features).for_each(row, |_, x| x_max = x_max.max(x.abs()));
     }
-    let mean_square = 1.0 + squares / share.rows() as f64;
     let ranges = problem.ranges(workers);
     let rows: Vec<u64> = ranges.iter().map(|rows| rows.len() as u64).collect();
     let mut config = *config;
     config.average = config.average.resolved(workers);
+    let most = rows.iter().max().copied().unwrap_or(0) as usize;
+    config.sgd.batch = config.sgd.batch_of(most);
     if config.sgd.period == 0 {
-        let most = rows.iter().max().copied().unwrap_or(0) as usize;
         config.sgd.period = period(share, config.sgd.batch, most);
     }
     Setup {
@@ -228,7 +225,7 @@ pub(super) fn setup(
         rate: config
             .sgd
             .rate
-            .unwrap_or_else(|| rate_of(share.curvature(), mean_square)),
+            .unwrap_or_else(|| rate_of(share, config.sgd.batch)),
         token,
     }
 }

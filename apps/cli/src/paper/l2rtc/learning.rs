@@ -1,10 +1,6 @@
 //! L2RTC's figure 14: the time to learn a line by gossip, over each link by each executor, beside TCP and one process.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
@@ -57,25 +53,6 @@ fn lines_of_all() -> Vec<Line> {
         .collect()
 }
 
-/// y = 3 x − 1 and noise, with x in −1 to 1, as CSV.
-fn write_data(path: &Path, rows: usize) -> std::io::Result<()> {
-    let mut random: u64 = 1;
-    let mut next = || {
-        // An xorshift: the data are the same each time.
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
-    };
-    let mut text = String::from("x,y\n");
-    for _ in 0..rows {
-        let x = next();
-        let y = 3.0 * x - 1.0 + 0.1 * next();
-        let _ = writeln!(text, "{x},{y}"); // into memory
-    }
-    fs::write(path, text)
-}
-
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Outcome {
     let (mut talk, machine) = Talk::begin(args.json);
@@ -87,12 +64,18 @@ pub(super) fn run(args: &Args) -> Outcome {
     ));
     talk.say("executors: rtc steps on the thread that polls, pipeline beside it, adaptive where it is faster and there is a core for it");
     talk.say("packet, xdp and dpdk between hosts of a testbed; TCP and udp over loopback");
-    let folder = tempfile::tempdir().context("a folder for the data")?;
-    let data = folder.path().join("line.csv");
-    write_data(&data, rows).with_context(|| data.display().to_string())?;
-    let data = data.to_string_lossy().into_owned();
+    let data = format!("{rows}x1");
     let common = [
-        "learn", "linear", &data, "--method", "sgd", "--epochs", EPOCHS, "--tol", "1e-12",
+        "learn",
+        "linear",
+        "--generate",
+        &data,
+        "--method",
+        "sgd",
+        "--epochs",
+        EPOCHS,
+        "--tol",
+        "1e-12",
     ];
     let say_without =
         |error| talk.say(&format!("without links between hosts: no testbed: {error}"));
