@@ -48,6 +48,14 @@ fn ours_is_as_the_kernels() {
     let Some(program) = build("ours_is_as_the_kernels", "semantics", &SOURCES) else {
         return;
     };
+    let mut list = Command::new(&program);
+    let list = run(list.arg("--list"), b"");
+    let listed = String::from_utf8_lossy(&list.stdout);
+    for name in listed.lines() {
+        let groups = GROUPS.iter();
+        let of = groups.filter(|words| words.iter().any(|word| name.starts_with(word)));
+        assert_eq!(of.count(), 1, "groups of {name}");
+    }
     let mut total = 0;
     let mut different = String::new();
     for words in GROUPS {
@@ -64,6 +72,7 @@ fn ours_is_as_the_kernels() {
         }
     }
     assert!(different.is_empty(), "{different}");
+    assert_eq!(total, listed.lines().count());
     assert!(total > 200, "{total} cases only");
     println!("{total} cases");
 }

@@ -107,8 +107,7 @@ impl Outlook {
             return Self::assured(why, high, omega, tolerance);
         }
         let estimate = format!("spectral radius of |D^-1(L+U)| between {low:.6} and {high:.6}");
-        let symmetric =
-            is_symmetric(matrix) && (0..matrix.n()).all(|row| matrix.diagonal(row) > 0.0);
+        let symmetric = is_symmetric(matrix) && may_be_definite(matrix);
         let (verdict, why) = match (low < 1.0, symmetric) {
             (_, true) => (
                 Verdict::Likely,
@@ -308,6 +307,18 @@ fn reaches_all(n: usize, next: impl Fn(usize, &mut dyn FnMut(usize))) -> bool {
     true
 }
 
+/// Whether a symmetric matrix passes what every positive definite one does: the diagonal is positive, and aᵢⱼ² < aᵢᵢ aⱼⱼ.
+fn may_be_definite(matrix: &Matrix) -> bool {
+    let root = |row| matrix.diagonal(row).sqrt(); // NaN below 0, which is smaller than nothing
+    (0..matrix.n()).all(|row| {
+        let mut may_be = matrix.diagonal(row) > 0.0;
+        matrix.for_each_in_row(row, |column, value| {
+            may_be &= column == row || value.abs() < root(row) * root(column);
+        });
+        may_be
+    })
+}
+
 pub(crate) fn is_symmetric(matrix: &Matrix) -> bool {
     match matrix {
         Matrix::Dense(dense) => {
@@ -385,8 +396,15 @@ mod tests {
             outlook_of(&dense(2, &[1.0, 3.0, 2.0, 1.0])).verdict,
             Verdict::NotAssured
         );
-        let symmetric = outlook_of(&dense(2, &[1.0, 2.0, 2.0, 1.0]));
-        assert_eq!(symmetric.verdict, Verdict::Likely);
+        for indefinite in [&[1.0, 2.0, 2.0, 1.0], &[1.0; 4]] {
+            assert_eq!(
+                outlook_of(&dense(2, indefinite)).verdict,
+                Verdict::NotAssured
+            );
+        }
+        let third = [1.0, 0.6, 0.6, 0.6, 1.0, 0.6, 0.6, 0.6, 1.0];
+        let symmetric = outlook_of(&dense(3, &third));
+        assert_eq!(symmetric.verdict, Verdict::Likely, "{symmetric}");
         assert!(symmetric.why.contains("positive definite"));
     }
 

@@ -58,6 +58,16 @@ impl Reason {
         }
     }
 
+    /// With the best residual that is reported, which another method, or x = 0, may have reached.
+    pub(crate) fn at_best(self, residual: f64) -> Self {
+        match self {
+            Reason::Stalled { best } => Reason::Stalled {
+                best: best.min(residual),
+            },
+            other => other,
+        }
+    }
+
     /// Whether the tolerance was met.
     pub fn is_converged(&self) -> bool {
         matches!(self, Reason::Converged)

@@ -318,7 +318,7 @@ fn snapshots_come_from_any_thread() {
             mode,
             inner: Inner::Sweep,
             combines: false,
-            checkpoints: true,
+            checkpoint_ms: 20,
             ..config()
         };
         let mut nodes = cluster(Over::Shm, 3, 0.0, &Options::default()).into_iter();
@@ -655,7 +655,7 @@ fn runs_resume_where_others_ended() {
         mode: Mode::Sync,
         inner: Inner::Sweep,
         combines: false,
-        checkpoints: true,
+        checkpoint_ms: 1000,
         ..config()
     };
     let resumed = |start: Option<Vec<f64>>| {

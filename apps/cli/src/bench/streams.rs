@@ -199,7 +199,7 @@ fn run(
     let waits = if args.spin {
         "spinning"
     } else {
-        "waiting in the kernel"
+        "waiting (TCP in the kernel; ours after some microseconds, TSUMUJI_SOCKETS_SPIN_US)"
     };
     if shape == Shape::Connections {
         talk.say("each message has a connection of its own, which the server closes; p50 and p99: from connecting to closing");

@@ -386,7 +386,8 @@ fn transfer_rates(figure: Figure, args: &Args) -> Outcome {
         let found = dropped(args, &["--cores", "1", "--size", &size.to_string()])?;
         for result in found["results"].as_array().into_iter().flatten() {
             let way = result["way"].as_str().unwrap_or_default();
-            if (way == "kernel UDP") != is_kernel {
+            // The link `udp` is neither: it uses the kernel's sockets.
+            if (way == "kernel UDP") != is_kernel || way == "udp" {
                 continue;
             }
             if let Some(reason) = result["missing"].as_str() {

@@ -37,7 +37,11 @@ pub(super) fn config(args: &Args, how: How, krylov: Option<Krylov>) -> SolveConf
         tol: args.tol,
         shares: args.weights.clone().unwrap_or_default(),
         // A run that ends early keeps what it knows of x, too.
-        checkpoints: args.checkpoint.is_some() || args.output.is_some(),
+        checkpoint_ms: match (&args.checkpoint, &args.output) {
+            (Some(_), _) => args.every.as_millis() as u64,
+            (None, Some(_)) => 1000,
+            (None, None) => 0,
+        },
         lease_ms: args.lease.as_millis().clamp(1, u128::from(u32::MAX)) as u64,
         outlive_ms: (args.outlive.unwrap_or_default().as_millis()).min(u128::from(u32::MAX)) as u64,
         max_laps: args.max_laps,

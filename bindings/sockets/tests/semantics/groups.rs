@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Groups run one after the other, each within the limit of time: names begin with these words, and every case belongs to a group.
+/// Groups run one after the other, each within the limit of time: names begin with these words, and every case belongs to one group.
 pub(crate) const GROUPS: [&[&str]; 4] = [
     &[
         "data_", "size_", "pieces_", "peek", "waitall", "dontwait", "discard", "e",
@@ -17,7 +17,7 @@ pub(crate) const GROUPS: [&[&str]; 4] = [
         "accept",
         "listener",
         "written",
-        "closed",
+        "printed",
         "slots",
         "reconnect",
         "ready_",

@@ -171,6 +171,10 @@ int main(int count, char **words)
     pthread_atfork(NULL, NULL, limit_time);
     qsort(cases, case_count, sizeof *cases, by_name);
     for (int at = 0; at < case_count; at++) {
+        if (count == 2 && !strcmp(words[1], "--list")) {
+            say("%s", cases[at].name);
+            continue;
+        }
         int is_wanted = count < 2;
         for (int word = 1; word < count; word++)
             is_wanted |= !strncmp(cases[at].name, words[word], strlen(words[word]));

@@ -64,6 +64,7 @@ pub enum Shape {
 
 /// How a server serves its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Server {
     /// A thread for each, which waits in `read`.
     Threads,

@@ -4,6 +4,7 @@ use crate::krylov::{Kind, Preconditioning};
 use crate::local::{Inner, Precision};
 use crate::report::RELAXATION;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use tsumuji_board::Elements;
 use tsumuji_node::Executor;
 
@@ -77,6 +78,9 @@ impl std::str::FromStr for Shares {
 )]
 pub struct SharesError(String);
 
+/// Time between two snapshots at most: rows that others take over begin with values that are no older.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+
 /// How to solve. The code that reads it from the user checks it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SolveConfig {
@@ -103,8 +107,8 @@ pub struct SolveConfig {
     pub tol: f64,
     /// How rows are shared.
     pub shares: Shares,
-    /// Workers tell the judge their x from time to time even where nobody could take over.
-    pub checkpoints: bool,
+    /// Workers tell the judge their x so often, in milliseconds, even where nobody could take over; 0: every second, and only where somebody could.
+    pub checkpoint_ms: u64,
     /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
     pub lease_ms: u64,
     /// Workers whose judge died go on for so long, until another takes its place, in milliseconds; 0: they end.
@@ -133,6 +137,14 @@ impl SolveConfig {
         }
     }
 
+    /// Time between two snapshots of a worker's x, of which `workers` have rows. `None`: they are of no use.
+    pub(super) fn snapshot_every(&self, workers: usize) -> Option<Duration> {
+        match self.checkpoint_ms {
+            0 => (workers > 1).then_some(SNAPSHOT_EVERY),
+            wanted => Some(Duration::from_millis(wanted).min(SNAPSHOT_EVERY)),
+        }
+    }
+
     /// Weights of `workers` workers. `None`: there are as many others.
     pub fn weights(&self, workers: usize) -> Option<Vec<f64>> {
         match &self.shares {
@@ -156,7 +168,7 @@ impl Default for SolveConfig {
             combines: true,
             tol: 1e-10,
             shares: Shares::Equal,
-            checkpoints: false,
+            checkpoint_ms: 0,
             lease_ms: 10_000,
             outlive_ms: 0,
             max_laps: 100_000,

@@ -367,7 +367,7 @@ impl Judge {
             return None;
         }
         Some(Ended {
-            reason: self.reason?,
+            reason: self.reason?.at_best(self.residual),
             residual: self.residual,
             verifications: self.verifications,
             method: match &self.failed {

@@ -73,7 +73,7 @@ pub struct Watch<'a> {
     pub ended: Ended<'a>,
     /// Whether the user wants to stop.
     pub stop: &'a dyn Fn() -> bool,
-    /// The last known x, as often as `SolveConfig::checkpoints` asks for, and how often to call this; not of one moment.
+    /// The last known x, as often as `SolveConfig::checkpoint_ms` asks for, and how often to call this; not of one moment.
     pub checkpoint: Option<Checkpoint<'a>>,
 }
 

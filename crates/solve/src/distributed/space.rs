@@ -17,7 +17,6 @@ use super::field::{JUDGE, node};
 use super::message::{Answer, Estimate, LapReport, Order};
 use super::run::BULK;
 use super::serve::HEARTBEAT_NS;
-use super::worker::SNAPSHOT_EVERY_NS;
 use crate::krylov::{Iterated, Space};
 
 /// Longest wait for the others before messages of the judge are looked at.
@@ -26,8 +25,6 @@ const POLL_EVERY: Duration = Duration::from_millis(1);
 const REPORT_EVERY: Duration = Duration::from_millis(1);
 /// A worker that waits for others tells the judge so often that it lives.
 const HEARTBEAT_EVERY: Duration = Duration::from_nanos(HEARTBEAT_NS);
-/// Time between two snapshots of the own x.
-const SNAPSHOT_EVERY: Duration = Duration::from_nanos(SNAPSHOT_EVERY_NS);
 
 /// Why iterating ended before the method did.
 #[derive(Debug)]
@@ -126,7 +123,7 @@ pub(super) struct Parts {
     /// First own row.
     pub(super) start: usize,
     /// Whether the judge is to know x from time to time.
-    pub(super) snapshots: bool,
+    pub(super) snapshots: Option<Duration>,
     /// Whether to go on without a judge.
     pub(super) outlives: bool,
     /// Whether this worker was told to stop before the epoch could begin.
@@ -318,7 +315,8 @@ impl Space for Between<'_> {
                 },
             });
         }
-        if self.parts.snapshots && moment - self.told >= SNAPSHOT_EVERY && !now.x.is_empty() {
+        let is_time = |every: Duration| moment - self.told >= every;
+        if self.parts.snapshots.is_some_and(is_time) && !now.x.is_empty() {
             self.told = moment;
             self.tell(now.x);
         }

@@ -24,6 +24,7 @@ use crate::local::{Inner, Relaxation, Sweeper};
 use crate::system::{Generate, RowBlock};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 use tsumuji_board::Elements;
 use tsumuji_node::{Executor, Stepped};
 use tsumuji_wire::Datagram;
@@ -31,9 +32,6 @@ use tsumuji_wire::Datagram;
 /// Values in one message between workers or to the judge: 256 KiB, so that every message is small compared with the receiver's budget. In tests so
 /// few that every block is several messages.
 pub(super) const PIECE_VALUES: usize = if cfg!(test) { 5 } else { 32 << 10 };
-
-/// Time between two snapshots of the own x to the judge: what is lost with a worker is one of these old at most.
-pub(super) const SNAPSHOT_EVERY_NS: u64 = 1_000_000_000;
 
 /// Most values of another worker's block that are kept before the first setup: 128 MB.
 const BEFORE_SETUP_VALUES: usize = 1 << 22;
@@ -443,9 +441,10 @@ impl Worker {
 
     /// Whether the judge is to know the own x again, and nothing else waits to be sent.
     pub(super) fn owes_snapshot(&self, now_ns: u64) -> bool {
-        let is_time = now_ns.wrapping_sub(self.snapshot_ns) >= SNAPSHOT_EVERY_NS;
-        let is_wanted = |setup: &Setup| setup.config.checkpoints || setup.team().count() > 1;
-        is_time && self.out.is_empty() && self.setup.as_deref().is_some_and(is_wanted)
+        let every = |setup: &Setup| setup.config.snapshot_every(setup.team().count());
+        let since_ns = now_ns.wrapping_sub(self.snapshot_ns);
+        let is_time = |every: Duration| u128::from(since_ns) >= every.as_nanos();
+        self.out.is_empty() && (self.setup.as_deref()).and_then(every).is_some_and(is_time)
     }
 
     /// Sends the judge the own x, if it is owed.

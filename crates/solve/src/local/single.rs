@@ -85,7 +85,7 @@ pub fn solve(
     let x = crate::system::Scaling::undo(scaling.as_ref(), x);
     Ok(Outcome {
         converged: reason.is_converged(),
-        reason,
+        reason: reason.at_best(residual),
         method: RELAXATION.into(),
         residual,
         laps: vec![laps],

@@ -136,7 +136,7 @@ pub fn solve(
     let x = crate::system::Scaling::undo(scaling.as_ref(), x);
     Ok(Outcome {
         converged: reason == Reason::Converged,
-        reason,
+        reason: reason.at_best(residual),
         method: RELAXATION.into(),
         residual,
         laps: shared

@@ -246,19 +246,23 @@ fn laps(all: &[Swept]) -> Vec<Statement> {
     all.iter().map(of).collect()
 }
 
+/// `paper`: of once, twice … five times the first size, of which some may be left out.
 fn of_rows(
     all: &[Swept],
     what: &str,
     paper: [&'static str; 5],
     told: impl Fn(&Cell) -> String,
 ) -> Vec<Statement> {
-    let cells = all.iter().flat_map(|swept| &swept.cells);
-    let one = |(cell, paper): (&Cell, &'static str)| {
+    let cells = || all.iter().flat_map(|swept| &swept.cells);
+    let first = cells().next().map_or(1, |cell| cell.value.max(1));
+    let one = |cell: &Cell| {
         let rows = cell.value;
-        let what = format!("{what}{rows} rows (the paper's are 10000 to 50000)");
-        (what, paper, told(cell))
+        let times = (rows as f64 / first as f64).round() as usize;
+        let paper = paper.get(times.checked_sub(1)?)?;
+        let what = format!("{what}{rows} rows (the paper's: {}0000)", times);
+        Some((what, *paper, told(cell)))
     };
-    cells.zip(paper).map(one).collect()
+    cells().filter_map(one).collect()
 }
 
 fn growth(all: &[Swept]) -> Vec<Statement> {
@@ -297,6 +301,29 @@ fn threads(all: &[Swept]) -> Vec<Statement> {
 mod tests {
     use super::*;
     use crate::sweep::Computed;
+
+    /// The paper's number of a size stands beside ours of it, also where sizes are left out.
+    #[test]
+    fn sizes_are_paired() {
+        let none = || Err("left out".to_owned());
+        let cells = [500, 1500, 2500].map(|rows| Cell::computed(rows, none()));
+        let swept = Swept {
+            way: "one thread".to_owned(),
+            cells: cells.to_vec(),
+        };
+        let paper = ["a", "b", "c", "d", "e"];
+        let told = of_rows(&[swept], "", paper, |_| "-".to_owned());
+        let pairs: Vec<_> = told
+            .iter()
+            .map(|(what, paper, _)| (&what[..], *paper))
+            .collect();
+        let of = [
+            "500 rows (the paper's: 10000)",
+            "1500 rows (the paper's: 30000)",
+            "2500 rows (the paper's: 50000)",
+        ];
+        assert_eq!(pairs, [(of[0], "a"), (of[1], "c"), (of[2], "e")]);
+    }
 
     /// Laps are of the last number of workers up to the paper's that has a result, whatever was left out behind it.
     #[test]

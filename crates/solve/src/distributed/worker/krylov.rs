@@ -41,7 +41,7 @@ impl Worker {
             comes: comes.collect(),
             rhs_norm: self.rhs_sq.sqrt(),
             start: own.start,
-            snapshots: setup.config.checkpoints || team.len() > 1,
+            snapshots: setup.config.snapshot_every(team.len()),
             outlives: setup.config.outlive_ms > 0,
             stops: self.stops.0,
             laps: field.laps(),
