@@ -68,6 +68,9 @@ impl Dense {
     }
 }
 
+/// Fewest rows of a sparse matrix that is taken for a dense one: of smaller ones any method is fast.
+const FULL_ROWS_LEAST: usize = 256;
+
 /// A whole square matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Matrix {
@@ -113,6 +116,26 @@ impl Matrix {
             Matrix::Dense(dense) => dense.row(row)[row],
             Matrix::Sparse(csr) => csr.get(row, row),
         }
+    }
+
+    /// As a dense one where half of the entries or more are stored: methods for sparse rows, incomplete factors above all, take very long with such rows.
+    /// One with zeros on the diagonal stays sparse, for its rows are matched by their entries.
+    pub(crate) fn dense_if_full(self) -> Self {
+        let Matrix::Sparse(csr) = &self else {
+            return self;
+        };
+        let n = self.n();
+        if n < FULL_ROWS_LEAST
+            || csr.stored() < n * n / 2
+            || (0..n).any(|row| csr.get(row, row) == 0.0)
+        {
+            return self;
+        }
+        let mut values = vec![0.0; n * n];
+        for (row, values) in values.chunks_exact_mut(n).enumerate() {
+            self.for_each_in_row(row, |column, value| values[column] = value);
+        }
+        Matrix::Dense(Dense { n, values })
     }
 
     /// Calls `visit(column, value)` for every stored entry of `row`, columns ascending.
@@ -252,5 +275,35 @@ impl System {
     /// ‖b‖₂, by which residuals are divided.
     pub fn rhs_norm(&self) -> f64 {
         crate::local::kernels::sum_of_squares(&self.rhs).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is full is taken for dense, with the same entries; what is sparse, small, or has zeros on the diagonal is not.
+    #[test]
+    fn full_matrices_are_dense() {
+        let made = |n: u32, band: u32, diagonal: f64| {
+            let row =
+                |row: u32| (0..band).map(move |at| (row, (row + at) % n, 1.0 + f64::from(at)));
+            let mut triplets: Vec<_> = (0..n).flat_map(row).collect();
+            triplets[0].2 = diagonal;
+            Matrix::Sparse(Csr::from_triplets(n as usize, n as usize, &triplets).unwrap())
+        };
+        let full = made(256, 128, 3.0);
+        let dense = full.clone().dense_if_full();
+        let ones = vec![1.0; 256];
+        assert!(dense.is_dense());
+        assert_eq!(dense.times(&ones), full.times(&ones));
+        assert_eq!((dense.diagonal(0), dense.diagonal(1)), (3.0, 1.0));
+        for other in [
+            made(256, 127, 3.0),
+            made(255, 255, 3.0),
+            made(256, 256, 0.0),
+        ] {
+            assert!(!other.dense_if_full().is_dense());
+        }
     }
 }

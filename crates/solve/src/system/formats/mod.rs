@@ -126,7 +126,9 @@ pub fn read_matrix(path: &Path) -> Result<Loaded, ReadError> {
 
 fn watched_matrix(path: &Path, seen: &mut dyn FnMut(f64)) -> Result<Loaded, ReadError> {
     let (format, source, reader) = opened(path, seen)?;
-    Ok(parse_matrix(format, &source, reader)?)
+    let mut loaded = parse_matrix(format, &source, reader)?;
+    loaded.matrix = loaded.matrix.dense_if_full();
+    Ok(loaded)
 }
 
 /// Reads a vector of `rows` elements: n×1 or 1×n, or a one-dimensional array, or the first right-hand side of a
