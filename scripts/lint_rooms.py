@@ -4,6 +4,7 @@
 - dependencies between crates point down only, and the two pure crates use nothing that could reach the host;
 - `unsafe` appears only in the files whose business it is;
 - `wire` and `proto` are `#![no_std]`;
+- the program prints to standard error by `tell!`, which goes on where that takes no more;
 - no source file is longer than 700 lines, but what a program writes;
 - no decision is longer than 300 words;
 - the files and folders that ARCHITECTURE.md names, and the lists here, exist.
@@ -170,6 +171,10 @@ def source_breaches(path):
                 yield f"{path}:{number}: no unsafe here; MAY_BE_UNSAFE in scripts/lint_rooms.py lists where it is allowed"
     if path.as_posix() in ("crates/wire/src/lib.rs", "crates/proto/src/lib.rs") and "#![no_std]" not in code:
         yield f"{path}: must be #![no_std]"
+    if path.parts[:3] == ("apps", "cli", "src"):
+        for number, line in enumerate(code.splitlines(), 1):
+            if re.search(r"\beprint(ln)?!", line):
+                yield f"{path}:{number}: eprintln! panics where standard error takes no more; use tell!"
     if path.parts[:2] in (("crates", "wire"), ("crates", "proto")) and "src" in path.parts and "tests" not in path.stem:
         for number, line in enumerate(code.split("#[cfg(test)]")[0].splitlines(), 1):
             if re.search(r"\bstd::|\bextern\s+crate\s+std\b", line):

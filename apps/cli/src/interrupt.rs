@@ -84,7 +84,7 @@ fn suspend_with_launches() -> anyhow::Result<()> {
             if is_job() {
                 continued.store(false, Ordering::Relaxed);
                 if !pause_launches() {
-                    eprintln!("tsumuji: not suspended: a host does not take the word");
+                    tell!("tsumuji: not suspended: a host does not take the word");
                 } else if !continued.load(Ordering::Relaxed) {
                     let _ = low_level::raise(SIGSTOP); // returns when this process is continued
                 }

@@ -201,7 +201,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                         link => format!(" --link {}:INTERFACE", link.kind()),
                     };
                     let security = crate::security::as_flags(&security);
-                    eprintln!(
+                    tell!(
                         "tsumuji: others join by: tsumuji join --to {address}{link}{security} -- PROGRAM"
                     );
                     awaits_join = false;
@@ -224,9 +224,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         Err(error) => return Err(error.into()),
     };
     if let Some(failure) = &failure {
-        eprintln!("tsumuji: {failure}");
+        tell!("tsumuji: {failure}");
     } else if interrupt.is_set() {
-        eprintln!("tsumuji: interrupted; all processes were ended");
+        tell!("tsumuji: interrupted; all processes were ended");
     }
     if args.json {
         let exits: Vec<_> = exits

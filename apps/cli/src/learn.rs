@@ -265,7 +265,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     });
     let failures = [kept.err(), drawn.err()];
     for error in failures.iter().flatten() {
-        eprintln!("tsumuji: {error:#}");
+        tell!("tsumuji: {error:#}");
     }
     let code = exit_code(&learned);
     if code == DONE && failures.iter().any(Option::is_some) {
@@ -301,10 +301,10 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) {
             0 => "another has the rows of".to_owned(),
             rows => format!("the {rows} rows are missing in the result of"),
         };
-        eprintln!("note: {what} {}: {}", dropped.worker, dropped.cause);
+        tell!("note: {what} {}: {}", dropped.worker, dropped.cause);
     }
     if learned.reason != Reason::Converged {
-        eprintln!("tsumuji: {}", learned.reason);
+        tell!("tsumuji: {}", learned.reason);
     }
     if args.json {
         output::print_json(&show::json_of(run, learned, model));

@@ -3,6 +3,9 @@
 //! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there); 130 interrupted. With `--json`
 //! one object goes to standard output, also when a command fails; everything else goes to standard error.
 
+#[macro_use]
+mod output;
+
 mod agent;
 mod bench;
 mod doctor;
@@ -21,7 +24,6 @@ mod learn;
 mod meeting;
 mod metrics;
 mod named;
-mod output;
 mod pages;
 mod paper;
 mod predict;
@@ -209,8 +211,7 @@ fn list_of_commands(error: &clap::Error, words: &[OsString]) -> Option<String> {
 
 /// Prints an error in one line.
 fn fail(message: &str, code: u8, wants_json: bool) -> ExitCode {
-    // Whoever would read it may be gone.
-    let _ = writeln!(std::io::stderr(), "tsumuji: {message}");
+    tell!("tsumuji: {message}");
     if wants_json {
         output::print_json(&serde_json::json!({ "error": message }));
     }

@@ -16,7 +16,7 @@ pub(crate) fn meet(
     let begun = Instant::now();
     let met: anyhow::Result<()> = endpoint.meet(within.unwrap_or(Duration::MAX), |missing| {
         if let Some(missing) = missing {
-            eprintln!(
+            tell!(
                 "waiting for {missing}; {} s so far",
                 begun.elapsed().as_secs()
             );

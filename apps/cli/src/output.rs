@@ -20,6 +20,18 @@ static REFUSED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 /// Another output is incomplete, and that was reported.
 static IS_PARTIAL: AtomicBool = AtomicBool::new(false);
 
+/// Prints a line to standard error, as `eprintln!` does. If that takes no more, such as on a full disk, the command goes on.
+macro_rules! tell {
+    ($($word:tt)*) => {
+        $crate::output::tell(&format!($($word)*))
+    };
+}
+
+/// For [`tell!`].
+pub(crate) fn tell(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Prints the one object of `--json`.
 pub(crate) fn print_json(value: &serde_json::Value) {
     let mut text = format!("{value:#}");
@@ -62,7 +74,7 @@ pub(crate) fn close(code: ExitCode) -> ExitCode {
     let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut whole = !tsumuji_link::capture::has_failed() && !IS_PARTIAL.load(Ordering::Relaxed);
     if let Some(error) = refused.take() {
-        eprintln!(
+        tell!(
             "tsumuji: standard output is not whole: cannot write: {}",
             plain(&error)
         );

@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         Some(targets) => match model.score(&data.features, targets) {
             Ok(score) => Some(score),
             Err(label) => {
-                eprintln!(
+                tell!(
                     "note: no score: the label '{label}' of {} is none of the model's",
                     args.data.display()
                 );
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
     }
     if let Some(score) = score {
-        eprintln!("{} {:.6}", score.name(), score.value());
+        tell!("{} {:.6}", score.name(), score.value());
     }
     Ok(DONE)
 }

@@ -54,7 +54,7 @@ impl Flags {
             (_, Some(mode)) => bail!(
                 "--seal {mode} has no effect without a key: give --key FILE (`tsumuji key FILE` makes one)"
             ),
-            (Security::Open, None) if leaves_host(link, file) => eprintln!(
+            (Security::Open, None) if leaves_host(link, file) => tell!(
                 "warning: frames leave this host neither authenticated nor encrypted (--open); whoever reaches the network can change the result"
             ),
             _ => {}

@@ -269,11 +269,13 @@ pub(crate) fn run(args: Args) -> Outcome {
             None => format!("in this process, method {}", how.method),
         }
     };
-    eprintln!(
+    tell!(
         "{}: {} rows, {by}, tolerance {:e}",
-        run.system, run.rows, args.tol
+        run.system,
+        run.rows,
+        args.tol
     );
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| tell!("note: {note}"));
     let plan = match args.plan {
         Some(name) => {
             // In one process a Krylov method has threads for large systems only.
@@ -301,7 +303,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
                 return Ok(DONE);
             }
-            eprint!("{}", planned::text(&plan));
+            tell!("{}", planned::text(&plan).trim_end());
             run.outlook = Some(plan.outlook.clone());
             Some(plan)
         }
@@ -310,7 +312,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if how.is_relaxation() {
         let outlook = Outlook::of(&source, args.omega, args.tol);
         if plan.is_none() {
-            eprintln!("outlook: {outlook}");
+            tell!("outlook: {outlook}");
         }
         run.outlook = Some(outlook);
     }
@@ -384,7 +386,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 let error = write_vector(path, &x).err().map(|error| error.to_string());
                 // The run is worth more than its checkpoint. What goes on failing is told once.
                 if let Some(error) = error.as_ref().filter(|_| error != failed) {
-                    eprintln!("tsumuji: {error}");
+                    tell!("tsumuji: {error}");
                 }
                 failed = error;
             };
@@ -414,7 +416,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     }
 
     if !outcome.reason.is_converged() {
-        eprintln!("tsumuji: {}", outcome.reason);
+        tell!("tsumuji: {}", outcome.reason);
     }
     history.end(&outcome);
     run.plan = plan
@@ -435,7 +437,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let errors = kept.iter().filter_map(|kept| kept.as_ref().err());
     let errors: Vec<String> = errors.map(|error| format!("{error:#}")).collect();
     for error in &errors {
-        eprintln!("tsumuji: {error}");
+        tell!("tsumuji: {error}");
     }
     if args.json {
         output::print_json(&show::json_of(&run, &outcome, &traffic, &errors)?);

@@ -60,7 +60,7 @@ impl Listener for Talk {
         let text = &in_columns(text);
         self.bar.suspend(|| {
             if self.json {
-                eprintln!("{text}");
+                tell!("{text}");
             } else {
                 output::print_text(&format!("{text}\n"));
             }

@@ -256,7 +256,7 @@ impl Team<'_> {
             && let Some(address) = launcher.join_address()
         {
             let flags = security::as_flags(self.security);
-            eprintln!(
+            tell!(
                 "tsumuji: workers join by: tsumuji join --to {address}{flags} -- tsumuji {}",
                 self.command
             );
@@ -342,7 +342,7 @@ pub(crate) fn work_by_hand<E: std::error::Error>(
     match served(endpoint, serve) {
         Ok(()) => Ok(DONE),
         Err(error) => {
-            eprintln!("tsumuji: {error}");
+            tell!("tsumuji: {error}");
             Ok(ExitCode::from(code(&error)))
         }
     }

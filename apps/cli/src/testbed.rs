@@ -325,7 +325,7 @@ fn run_all(args: &RunArgs) -> Outcome {
         output::print_json(&json!({ "name": testbed.name(), "code": worst, "exits": exits }));
     } else {
         for exit in exits.iter().filter(|exit| exit.code() != 0) {
-            eprintln!(
+            tell!(
                 "tsumuji: {}: exit code {}",
                 testbed.name().host(exit.id),
                 exit.code()
@@ -367,7 +367,7 @@ fn show(args: &ShowArgs) -> Outcome {
         if args.json {
             output::print_json(&json!({ "name": name, "hosts_file": null, "hosts": [] }));
         }
-        eprintln!("tsumuji: there is no testbed {name}");
+        tell!("tsumuji: there is no testbed {name}");
         return Ok(ExitCode::from(NOT_REACHED));
     };
     let status = testbed.status()?;

@@ -148,7 +148,7 @@ impl Target {
                 contents.rules = Table::read(&path)?.rules;
                 contents.profile = profile;
             } else {
-                eprintln!("{}: not of this machine; it is replaced", path.display());
+                tell!("{}: not of this machine; it is replaced", path.display());
             }
         }
         Ok(Self {
@@ -166,7 +166,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         .security
         .stated(args.link.as_ref(), nodes.hosts.as_ref())?;
     let described = format!("machine: {}", machine::describe());
-    eprintln!("{}", in_columns(&described));
+    tell!("{}", in_columns(&described));
     // All that was found and measured, for programs.
     let mut said = json!({ "link": link_name(&nodes), "nodes": nodes.count });
     let mut table = None;
@@ -192,7 +192,7 @@ fn tuned(
     present: &Contents,
     said: &mut Value,
 ) -> anyhow::Result<Option<Tuning>> {
-    let progress = &mut |trial: &Trial| eprintln!("{}", line_of(trial));
+    let progress = &mut |trial: &Trial| tell!("{}", line_of(trial));
     let rounds = args.rounds as usize;
     let mut tuning = None;
     let (mut trials, mut choices) = (Vec::new(), Vec::new());
@@ -220,9 +220,11 @@ fn tuned(
         }
     }
     for choice in choices.iter().filter(|one| one.value != one.default) {
-        eprintln!(
+        tell!(
             "{}: {} instead of {}",
-            choice.threshold, choice.value, choice.default
+            choice.threshold,
+            choice.value,
+            choice.default
         );
     }
     said["trials"] = json!(trials);
@@ -249,7 +251,7 @@ fn finish(
             output::print_json(&said);
             return Ok(crate::fail(&format!("{error:#}"), crate::BAD_INPUT, false));
         }
-        eprintln!("written: {}", path.display());
+        tell!("written: {}", path.display());
         said["path"] = json!(path.to_string_lossy());
     } else if !is_json {
         output::print_text(&text);

@@ -3,6 +3,7 @@
 //! Used by all measurements between endpoints of ours.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -78,7 +79,7 @@ pub(crate) fn meet(
     let mut endpoint = launcher.endpoint(options, None, None, &stop::is_wanted)?;
     endpoint.meet(MET_WITHIN, |missing| {
         if let Some(missing) = missing {
-            eprintln!("waiting for {missing}");
+            let _ = writeln!(std::io::stderr(), "waiting for {missing}"); // whoever reads it may be gone
         }
         watch(launcher)
     })?;

@@ -35,7 +35,7 @@ const LEAST_SCALE_STEP: f64 = 1e-7;
 const MOST_STEPS_ALTOGETHER: usize = 2000;
 /// Most corrections by the same factors: some are enough where the matrix holds most digits, more where rounding has taken half of its least ones.
 const MOST_CORRECTIONS: usize = 40;
-/// Beyond this current in amperes the exponential goes on as its tangent: no solution lies there, and nothing overflows.
+/// Beyond this current in amperes the exponential goes on as its tangent, so that nothing overflows. A solution there is refused.
 const LARGEST_AMPERES: f64 = 1e20;
 
 /// A linear system to be solved.
@@ -107,6 +107,19 @@ pub enum NewtonError<E> {
         /// The diode whose voltage moved most in the last step.
         diode: String,
     },
+    /// Numbers grew too large.
+    #[error("voltages or currents are beyond the largest number of 64 bits")]
+    Overflow,
+    /// A diode would carry what none can, and what numbers cannot tell from more.
+    #[error(
+        "the diode '{diode}' would carry more than 1e20 A, at {volts:.3} V; put a resistance in series with it"
+    )]
+    Current {
+        /// The diode.
+        diode: String,
+        /// Its voltage.
+        volts: f64,
+    },
     /// A diode is beyond what its model describes here.
     #[error(
         "the diode '{diode}' has {volts:.3} V in reverse, beyond its breakdown at {limit} V, which is not computed; leave BV out to ignore it"
@@ -143,11 +156,16 @@ pub struct Solver<'a> {
 pub fn diode_current(diode: &Diode, volts: f64, gmin: f64) -> (f64, f64) {
     let slope = 1.0 / (diode.emission * THERMAL_VOLTS);
     let argument = volts * slope;
-    let bounded = argument.min((LARGEST_AMPERES / diode.saturation_amperes).ln());
+    let bounded = argument.min(largest_argument(diode));
     let power = bounded.exp();
     let current = diode.saturation_amperes * (bounded.exp_m1() + power * (argument - bounded));
     let conductance = diode.saturation_amperes * power * slope;
     (current + gmin * volts, conductance + gmin)
+}
+
+/// The exponent beyond which the current goes on as its tangent.
+fn largest_argument(diode: &Diode) -> f64 {
+    (LARGEST_AMPERES / diode.saturation_amperes).ln()
 }
 
 /// Voltage above which a step must be limited: where the exponential bends most.
@@ -225,7 +243,10 @@ impl<'a> Solver<'a> {
         let residual = self
             .refine(&excited, &mut solve)
             .map_err(NewtonError::Linear)?;
-        self.check_breakdown(&excited)?;
+        if !residual.is_finite() || !self.x.iter().all(|value| value.is_finite()) {
+            return Err(NewtonError::Overflow);
+        }
+        self.check_diodes(&excited)?;
         let rounded = |values: &[Twofold]| -> Vec<f64> {
             values.iter().map(|value| value.rounded()).collect()
         };
@@ -368,7 +389,8 @@ impl<'a> Solver<'a> {
     }
 
     /// Corrects the unknowns by the last factors until the whole residual and that of each equation are within the tolerance, or two corrections in a
-    /// row do not make the rest half as large. Returns the residual.
+    /// row make neither the rest nor the residual half as large: beside a diode whose current rounding keeps from falling further, equations of
+    /// small currents may still be far from solved. Returns the residual.
     fn refine<E>(
         &mut self,
         excited: &Excited<'_>,
@@ -376,10 +398,11 @@ impl<'a> Solver<'a> {
     ) -> Result<f64, E> {
         let gmin = self.netlist.gmin;
         let mut balance = self.balance(excited, gmin);
+        let mut best = (balance.residual(), self.x.clone());
         let mut slow = 0;
         for _ in 0..MOST_CORRECTIONS {
             let is_within = balance.residual() <= self.tolerance;
-            if is_within || !balance.norm().is_finite() {
+            if is_within || slow == 2 || !balance.norm().is_finite() {
                 break;
             }
             let correction = solve(Linear {
@@ -387,25 +410,19 @@ impl<'a> Solver<'a> {
                 rhs: &balance.rest,
                 is_new_matrix: false,
             })?;
-            let before = self.x.clone();
             self.correct(&correction);
             let better = self.balance(excited, gmin);
-            slow = if better.norm() <= balance.norm() / 2.0 {
-                0
-            } else {
-                slow + 1
-            };
-            if better.norm() < balance.norm() {
-                balance = better;
-            } else {
-                self.x = before;
-                break;
-            }
-            if slow == 2 {
-                break;
+            let fallen = |measure: fn(&Balance) -> f64| measure(&better) / measure(&balance);
+            let fallen = fallen(Balance::norm).min(fallen(Balance::residual));
+            slow = if fallen <= 0.5 { 0 } else { slow + 1 };
+            balance = better;
+            if balance.residual() < best.0 {
+                best = (balance.residual(), self.x.clone());
             }
         }
-        Ok(balance.residual())
+        let (residual, x) = best;
+        self.x = x;
+        Ok(residual)
     }
 
     /// Newton's method beside conductances that are taken away by tenths.
@@ -460,15 +477,22 @@ impl<'a> Solver<'a> {
         Ok(true)
     }
 
-    fn check_breakdown<E>(&self, excited: &Excited<'_>) -> Result<(), NewtonError<E>> {
+    fn check_diodes<E>(&self, excited: &Excited<'_>) -> Result<(), NewtonError<E>> {
         for junction in self.equations.junctions() {
             let diode = self.diode(junction);
-            let volts = -junction.volts(excited, &self.x).rounded();
-            if volts > diode.breakdown_volts {
+            let volts = junction.volts(excited, &self.x).rounded();
+            let name = || self.netlist.sources.get(diode.name).to_owned();
+            if -volts > diode.breakdown_volts {
                 return Err(NewtonError::Breakdown {
-                    diode: self.netlist.sources.get(diode.name).to_owned(),
-                    volts,
+                    diode: name(),
+                    volts: -volts,
                     limit: diode.breakdown_volts,
+                });
+            }
+            if volts > largest_argument(diode) * diode.emission * THERMAL_VOLTS {
+                return Err(NewtonError::Current {
+                    diode: name(),
+                    volts,
                 });
             }
         }

@@ -33,6 +33,7 @@ mod status;
 mod up;
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::ops::ControlFlow;
 use std::process::Command;
@@ -221,7 +222,8 @@ impl Drop for Testbed {
         if !self.is_kept
             && let Err(error) = down::remove_all(&self.name)
         {
-            eprintln!("testbed {} is left behind: {error}", self.name);
+            let name = &self.name;
+            let _ = writeln!(std::io::stderr(), "testbed {name} is left behind: {error}");
         }
     }
 }

@@ -70,17 +70,14 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
             place.link_name()
         )
     });
-    eprintln!(
+    tell!(
         "{}: {} nodes, {} unknowns{by}, tolerance {:e}",
         netlist.name,
         netlist.nodes.len(),
         prepared.unknowns(),
         args.tol
     );
-    netlist
-        .notes
-        .iter()
-        .for_each(|note| eprintln!("note: {note}"));
+    netlist.notes.iter().for_each(|note| tell!("note: {note}"));
     let points = prepared.points();
     // Of one point by threads there is nothing to keep, or to end: an interrupt just ends the program.
     let interrupt = (points > 1 || place.is_some()).then(Interrupt::listen);
@@ -120,7 +117,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
         )
     };
     if !is_reached {
-        eprintln!("tsumuji: {explanation}");
+        tell!("tsumuji: {explanation}");
     }
     let report = Report {
         netlist: &netlist,
@@ -142,13 +139,13 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
             path.clone()
         } else {
             let beside = kept::unfinished(path);
-            eprintln!("note: the voltages go to {}", beside.display());
+            tell!("note: the voltages go to {}", beside.display());
             beside
         };
         PendingFile::create(&path)?.finish(|out| write_voltages(out, &netlist, &outcome))
     });
     if let Err(error) = &kept {
-        eprintln!("tsumuji: {error:#}");
+        tell!("tsumuji: {error:#}");
     }
     Ok(if outcome.is_interrupted {
         ExitCode::from(INTERRUPTED)
@@ -161,7 +158,7 @@ pub(super) fn run(args: &Args, path: &Path) -> crate::Outcome {
 
 /// Tells why a circuit that can be computed was not.
 fn nothing(reason: &str, what: &str, wants_json: bool) -> ExitCode {
-    eprintln!("tsumuji: {what}");
+    tell!("tsumuji: {what}");
     if wants_json {
         output::print_json(&json!({
             "converged": false,

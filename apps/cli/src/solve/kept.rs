@@ -19,7 +19,7 @@ pub(super) fn keep_x(args: &Args, outcome: &report::Outcome) -> anyhow::Result<(
     }
     let beside = unfinished(path);
     write_vector(&beside, &outcome.x)?;
-    eprintln!(
+    tell!(
         "note: {} has the best x of this run, with a relative residual of {:.1e}",
         beside.display(),
         outcome.residual

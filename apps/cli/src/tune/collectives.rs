@@ -75,7 +75,7 @@ pub(super) fn run(
     let wishes = MemberArgs { max_bytes, time }.wishes();
     let measured = tune::tune(&mut endpoint, &wishes, |one| {
         let name = serde_json::to_value(one.operation).unwrap_or_default();
-        eprintln!(
+        tell!(
             "{:11} {:4} nodes {:10} B  {:9} {:12.2} µs",
             name.as_str().unwrap_or_default(),
             one.nodes,
@@ -91,7 +91,7 @@ pub(super) fn run(
     launcher.shutdown(GRACE);
     let measured = measured.context("the measurement")?;
     for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
-        eprintln!("did not end well: {exit}");
+        tell!("did not end well: {exit}");
     }
     Ok(measured)
 }

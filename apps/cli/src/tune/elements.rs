@@ -32,7 +32,7 @@ pub(super) fn run(
         None => machine::two_cpus().is_some(),
     };
     if !exchange {
-        eprintln!("{THRESHOLD}: not measured: it takes two workers that run at the same time");
+        tell!("{THRESHOLD}: not measured: it takes two workers that run at the same time");
         return Ok(None);
     }
     let default = Tuning::default().elements;

@@ -45,6 +45,58 @@ fn full_output_is_told() {
     assert!(status.0 != Some(0), "{status:?}");
 }
 
+/// What nobody can be told on standard error costs no result.
+#[test]
+fn full_standard_error_costs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("x.npy");
+    let x = output.to_str().unwrap();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let data = file(folder.path(), "d.csv", "a,y\n1,2\n2,4\n3,5\n4,9\n");
+    let cases: [(&[&str], i32); 5] = [
+        (
+            &[
+                "solve",
+                "--generate",
+                "poisson2d:30",
+                "--workers",
+                "2",
+                "--output",
+                x,
+            ],
+            0,
+        ),
+        (
+            &[
+                "solve",
+                "--generate",
+                "poisson2d:30",
+                "--plan",
+                "--output",
+                x,
+            ],
+            0,
+        ),
+        (
+            &["learn", "linear", &data, "--method", "sgd", "--epochs", "1"],
+            1,
+        ),
+        (&["launch", "-n", "1", "--", "false"], 1),
+        (&["solve", "--generate", "nothing:3"], 2),
+    ];
+    for (args, wanted) in cases {
+        let _ = std::fs::remove_file(&output);
+        let child = command(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(full())
+            .spawn();
+        let code = finish(child.unwrap()).status.code();
+        assert_eq!(code, Some(wanted), "{args:?}");
+        assert_eq!(output.exists(), args.contains(&x), "{args:?}");
+    }
+}
+
 /// A capture that could not be written to its end is told, and the run that was to be captured is no success.
 #[test]
 fn capture_on_a_full_disk_is_told() {

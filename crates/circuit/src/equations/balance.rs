@@ -37,9 +37,14 @@ impl Balance {
         self.norm() / norm(&self.flows).max(LEAST_FLOW)
     }
 
-    /// The larger one of `whole` and `worst`.
+    /// The larger one of `whole` and `worst`; infinite where something is no number.
     pub(crate) fn residual(&self) -> f64 {
-        self.whole().max(self.worst())
+        let mut all = self.rest.iter().chain(&self.flows);
+        if all.all(|number| number.is_finite()) {
+            self.whole().max(self.worst())
+        } else {
+            f64::INFINITY
+        }
     }
 
     /// The largest of |rest| / flows of single equations: small currents far from large ones count in it.

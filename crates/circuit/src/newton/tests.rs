@@ -246,3 +246,36 @@ fn rigid_groups_keep_their_currents() {
     let c = 2.0 / (1.0 + 2e-3 / 1e9); // behind R1
     assert_close(volts(gain, "e", 1e-13), 3.0 * c / 1e9 * 1e6, 1e-12);
 }
+
+/// Nodes behind a conducting diode that carry no current get their voltages at every source.
+#[test]
+fn unloaded_nodes_behind_diodes_are_exact() {
+    for tenths in 1..=200 {
+        let text = format!(
+            "V1 in 0 {}\nR1 in a 1k\nD1 a 0 dd\nR2 a b 4.7k\nC2 b 0 100n\nR3 b c 10k\nC3 c 0 100n\n.model dd D(is=1e-14)",
+            f64::from(tenths) / 10.0
+        );
+        assert_close(volts(&text, "c", 1e-10), volts(&text, "a", 1e-10), 1e-15);
+    }
+}
+
+/// Currents that no diode carries, and numbers that are none, are refused.
+#[test]
+fn what_cannot_be_is_refused() {
+    for (text, wanted) in [
+        (
+            "V1 a 0 17\nD1 a b d\nD2 a b d\nD3 b 0 d\n.model d d",
+            "1e20 A",
+        ),
+        ("V1 a 0 5\nD1 a b d\n.model d d\nR1 b 0 1e-30", "1e20 A"),
+        ("I1 0 a 1e200\nR1 a 0 1e200", "largest number"),
+    ] {
+        let netlist = netlist(&format!("t\n{text}"));
+        let equations = Equations::new(&netlist).unwrap();
+        let refused = Solver::new(&netlist, &equations, 1e-10)
+            .solve(&Excitation::new(&netlist), direct)
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(wanted), "{text:?}: {refused}");
+    }
+}

@@ -145,7 +145,8 @@ impl Recorder {
             if let Err(error) = result.and_then(|()| self.writer.flush()) {
                 tracing::warn!("the capture ends here: {error}");
                 if let Some(path) = &self.path {
-                    eprintln!(
+                    let _ = writeln!(
+                        io::stderr(),
                         "tsumuji: the capture {} is not whole: {error}",
                         path.display()
                     );

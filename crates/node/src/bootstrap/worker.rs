@@ -3,6 +3,7 @@
 //! The connection to the launcher stays open for the life of the process, so that a fatal error can be reported over it.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -98,7 +99,9 @@ fn open(options: Options) -> Result<Endpoint, OpenError> {
         let name = format!("joined-{}", std::process::id());
         let (options, impair, capture) = settings(options, &name)?;
         let link = options.security.open(base, impair, capture.as_deref())?;
-        let mut tell = |waiting: &str| eprintln!("waiting for {waiting}");
+        let mut tell = |waiting: &str| {
+            let _ = writeln!(std::io::stderr(), "waiting for {waiting}"); // whoever reads it may be gone
+        };
         Endpoint::join_telling(link, request, options, joining::WITHIN, &mut tell)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
         let me = required(

@@ -247,7 +247,7 @@ impl Conditions {
         let told = |error: RelaxError| {
             if let RelaxError::Fault(_) = &error {
                 let varied = plan.variable.name();
-                eprintln!("tsumuji: {}, {varied} {value}: {error}", self.name());
+                tell!("tsumuji: {}, {varied} {value}: {error}", self.name());
                 output::note_partial();
             }
             reason(&error)

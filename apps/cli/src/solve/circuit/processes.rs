@@ -97,7 +97,7 @@ fn judge(
     let stop = || interrupt.is_set();
     let mut notes = Vec::new();
     let mut lost = |what: &str| {
-        eprintln!("note: {what}");
+        tell!("note: {what}");
         notes.push(what.to_owned());
     };
     let watch = Watch {
