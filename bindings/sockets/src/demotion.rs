@@ -123,6 +123,10 @@ fn go_back_until(using: &Use, fd: c_int, until_ns: u64) {
     ] {
         let _ = sys::set_option(fd, libc::IPPROTO_TCP, name, &value.load(Ordering::Relaxed));
     }
+    let low_water = end.own.low_water.load(Ordering::Relaxed);
+    if low_water > 1 {
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low_water);
+    }
     stream::wake_gateway(using);
     if is_frozen {
         let replayed = ring.replay(|bytes| {

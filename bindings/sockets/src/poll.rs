@@ -1,12 +1,12 @@
 //! `poll`, `select` and their like over descriptors of which some are carried streams.
 //!
-//! `exports` calls `poll` and `select` where at least one descriptor is ours. What is ready in shared memory is reported at once, and the kernel is asked
-//! about the other descriptors now and then. If nothing is ready: look again for a moment, say that we sleep, look once more, sleep in the kernel.
+//! `exports` calls `poll` and `select` where at least one descriptor is ours. What is ready in shared memory is reported at once, with what the kernel says
+//! of the other descriptors. If nothing is ready: look again for a moment, say that we sleep, look once more, sleep in the kernel.
 
 use std::cell::Cell;
 use std::iter::Peekable;
 use std::slice::Iter;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use libc::{c_int, c_void, pollfd};
 
@@ -17,7 +17,7 @@ use crate::sys::{self, Result};
 use crate::table::{self, Kind, Use};
 use crate::{ready, stream};
 
-/// Every how many-th call asks the kernel about all descriptors although some of ours are ready.
+/// Every how many-th call that finds nothing asks the kernel about ours, too.
 const ASK_EVERY: u32 = 8;
 
 /// Where a wake-up may be missed, the longest sleep before looking again.
@@ -25,8 +25,6 @@ const SLICE_NS: u64 = 10_000_000;
 /// After so many sleeps that the kernel has ended for nothing a call naps before the next.
 const FRUITLESS_MAX: u32 = 16;
 const NAP_US: u64 = 100;
-
-static CALLS: AtomicU32 = AtomicU32::new(0);
 
 enum Ours {
     Stream(Use),
@@ -56,7 +54,6 @@ pub(crate) fn poll(
     if ours.is_empty() {
         return sys::poll(fds, timeout_ns, mask);
     }
-    let has_others = ours.len() < fds.len();
     let until = timeout_ns.map(|ns| sys::now_ns().saturating_add(ns));
     let left = || until.map(|until| until.saturating_sub(sys::now_ns()));
     let mut is_first = true;
@@ -69,16 +66,11 @@ pub(crate) fn poll(
         }
         let found = poll_ours(fds, &ours);
         if found > 0 {
-            let calls = CALLS.fetch_add(1, Ordering::Relaxed);
-            if has_others {
-                let asks = calls.is_multiple_of(ASK_EVERY);
-                return Ok(found + others(fds, &ours, asks));
-            }
-            return Ok(found);
+            return Ok(found + others(fds, &ours));
         }
         if timeout_ns == Some(0) {
             ask_kernel(fds, &ours);
-            let others = others(fds, &ours, has_others);
+            let others = others(fds, &ours);
             return Ok(poll_ours(fds, &ours) + others);
         }
         // Once in a call: news may be of another kind than is waited for.
@@ -146,8 +138,11 @@ fn poll_ours(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
     found
 }
 
-/// Asks the kernel about the others, without waiting, if `asks`; how many are ready.
-fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], asks: bool) -> usize {
+/// Asks the kernel about the others, without waiting; how many are ready.
+fn others(fds: &mut [pollfd], ours: &[(usize, Ours)]) -> usize {
+    if ours.len() == fds.len() {
+        return 0;
+    }
     let mut copy: Vec<pollfd> = fds.to_vec();
     for (at, _) in ours {
         copy[*at].fd = -1;
@@ -155,11 +150,7 @@ fn others(fds: &mut [pollfd], ours: &[(usize, Ours)], asks: bool) -> usize {
     for one in &mut copy {
         one.revents = 0;
     }
-    let count = if asks {
-        sys::poll(&mut copy, Some(0), std::ptr::null()).unwrap_or(0)
-    } else {
-        0
-    };
+    let count = sys::poll(&mut copy, Some(0), std::ptr::null()).unwrap_or(0);
     let mut next = ours.iter().peekable();
     for (at, one) in fds.iter_mut().enumerate() {
         if next_of(&mut next, at).is_none() {

@@ -10,6 +10,7 @@
 //! for `receiving`. Before it sleeps, a waiter says so (`is_asleep`, `wants_room`), then looks once more; who produces makes its news visible, then looks
 //! for sleepers: a fence between the two on either side.
 
+mod early;
 mod far;
 mod kernel;
 mod places;
@@ -27,9 +28,10 @@ use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
 use crate::{demotion, doorbell, epoll};
 
+use early::{receive_before_ring, receive_behind};
 pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_heard_bells, take_old_bells};
-use kernel::{end_by_kernel, end_or, note_error, take_bells, take_bells_now};
+use kernel::{end_by_kernel, end_or, take_bells, take_bells_now};
 pub(crate) use places::{Source, receive_into, send_from};
 pub(crate) use waits::{ROOM_NS, Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
 
@@ -68,6 +70,12 @@ fn go_over(using: &Use, fd: c_int) -> bool {
             }
             if no_delay == 0 {
                 let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+            }
+            // A bell is one byte, and wakes also who waits for more.
+            let low_water = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+            if low_water > 1 {
+                end.own.low_water.store(low_water, Ordering::Relaxed);
+                let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
             }
             let sent = end.own.tcp_sent.load(Ordering::Relaxed);
             end.out
@@ -190,6 +198,7 @@ pub(crate) fn send(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> R
                 }
             }
             Err(AGAIN) if is_patient => {
+                until.has_moved = sent > 0;
                 if let Err(error) = wait_for_room(using, fd, &mut until) {
                     break Err(error);
                 }
@@ -397,11 +406,13 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
     } else {
         Reading::Take
     };
-    let wanted = if flags & libc::MSG_WAITALL != 0 {
-        total
-    } else {
+    // The kernel has the low-water mark until both ends have agreed.
+    let is_enough = |bytes: usize| {
         let low_water = using.mine().own.low_water.load(Ordering::Relaxed);
-        total.min(low_water.max(1) as usize)
+        match flags & libc::MSG_WAITALL {
+            0 => bytes >= total.min(low_water.max(1) as usize),
+            _ => bytes >= total,
+        }
     };
     let mut received = 0;
     let outcome = loop {
@@ -409,7 +420,7 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
             Ok(0) => break Ok(()),
             Ok(bytes) if how == Reading::Peek => {
                 received = bytes;
-                if bytes >= wanted || !is_patient || is_over(using) {
+                if is_enough(bytes) || !is_patient || is_over(using) {
                     break Ok(());
                 }
                 // No news come of bytes behind those that are known.
@@ -420,11 +431,12 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
             }
             Ok(bytes) => {
                 received += bytes;
-                if received >= wanted {
+                if is_enough(received) {
                     break Ok(());
                 }
             }
             Err(AGAIN) if is_patient => {
+                until.has_moved = received > 0;
                 if let Err(error) = wait_for_data(using, fd, &mut until) {
                     break Err(error);
                 }
@@ -465,9 +477,14 @@ fn try_receive(
     let was_carried = is_carried(using, fd);
     let _held = using.hold_receiving();
     if is_before_ring(using)
-        && let Some(received) = receive_before_ring(using, fd, buffers, skip, how)?
+        && let Some((received, is_all)) = receive_before_ring(using, fd, buffers, skip, how)?
     {
-        return Ok(received);
+        let behind = if is_all {
+            receive_behind(using, fd, buffers, skip + received, how)
+        } else {
+            0
+        };
+        return Ok(received + behind);
     }
     // The bell that tells of the ring may have been taken just now: who reads from there has gone over, and is told of news by memory from now on.
     if !was_carried {
@@ -515,49 +532,6 @@ fn receive_by_tcp(
         rest(buffers, skip, most, &mut room),
         flags | libc::MSG_DONTWAIT,
     )
-}
-
-/// Data of the time before the ring; `None`: that is over. Caller: holder of `receiving`.
-fn receive_before_ring(
-    using: &Use,
-    fd: c_int,
-    buffers: &[iovec],
-    skip: usize,
-    how: Reading,
-) -> Result<Option<usize>> {
-    let own = &using.mine().own;
-    let taken = own.tcp_taken.load(Ordering::Relaxed);
-    let left_now = || match using.theirs().out.switch_at.load(Ordering::Acquire) {
-        0 => u64::MAX,
-        switch_at => (switch_at - 1).saturating_sub(taken),
-    };
-    // Behind the bells there may be data again.
-    let most = usize::try_from(left_now()).unwrap_or(usize::MAX);
-    let received = receive_by_tcp(fd, buffers, skip, most, how);
-    // What the other end wrote before it sent what we have: it says from where on bytes are bells.
-    let left = left_now();
-    match received {
-        Ok(0) if left > 0 && far::is_early_end(using) => Err(AGAIN),
-        // All has come, and the ring may have come with it since we looked.
-        Ok(0) if left_now() > 0 => stored_error(using).map(|()| Some(0)),
-        Ok(bytes) => {
-            let data = (bytes as u64).min(left);
-            if how != Reading::Peek {
-                own.tcp_taken.fetch_add(data, Ordering::Relaxed);
-                own.bells_taken
-                    .fetch_add(bytes as u64 - data, Ordering::AcqRel);
-            }
-            Ok((data > 0).then_some(data as usize))
-        }
-        Err(AGAIN) if left == 0 => Ok(None),
-        // How much came by TCP only the gateway would have told.
-        Err(AGAIN) if far::is_lost(using) => stored_error(using).map(|()| Some(0)),
-        Err(error) if left > 0 => Err(error),
-        Err(error) => {
-            note_error(using, error);
-            Ok(None)
-        }
-    }
 }
 
 pub(crate) enum Found {

@@ -11,7 +11,7 @@ use std::process::Command;
 use common::{Carried, Kernel, Way, build, carried, run, with};
 use groups::GROUPS;
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "semantics/main.c",
     "semantics/data.c",
     "semantics/ends.c",
@@ -23,6 +23,7 @@ const SOURCES: [&str; 12] = [
     "semantics/files.c",
     "semantics/back.c",
     "semantics/overlaps.c",
+    "semantics/turns.c",
     "semantics/near/ends.c",
 ];
 

@@ -5,7 +5,19 @@ use std::sync::atomic::{Ordering, fence};
 use libc::epoll_event;
 
 use super::{ET, Epoll, Interest, Nested, OF_GATEWAY, OLD_BELLS, ONESHOT, State};
-use crate::{arena, ready, stream, sys, table};
+use crate::{arena, handshake, ready, stream, sys, table};
+
+/// Whether what the kernel reports may be a bell: the other end has gone over to its ring, and so must this one.
+fn may_be_bell(interest: &Interest) -> bool {
+    let Some(using) = interest.using() else {
+        return false;
+    };
+    let has_gone_over = using.theirs().out.switch_at.load(Ordering::Acquire) != 0;
+    has_gone_over
+        && using
+            .any_fd()
+            .is_some_and(|fd| handshake::is_agreed(&using, fd))
+}
 
 impl Epoll {
     /// Whether a call would find something in memory.
@@ -256,6 +268,10 @@ impl Epoll {
         told: &mut Vec<Nested>,
     ) -> usize {
         let mut kept = 0;
+        // Whose gateway tells of both ends' agreement goes over in this call, and is reported from memory then, not twice.
+        let of_gateways: Vec<u64> = (events.iter())
+            .filter_map(|event| Some(event.u64).filter(|data| data & OF_GATEWAY != 0))
+            .collect();
         for at in 0..events.len() {
             let event = events[at];
             let address = event.u64 & !OF_GATEWAY;
@@ -290,7 +306,10 @@ impl Epoll {
                 continue;
             }
             if interest.is_ours.load(Ordering::Acquire) == 0 {
-                if is_gateway {
+                if is_gateway
+                    || of_gateways.contains(&(address | OF_GATEWAY))
+                    || may_be_bell(interest)
+                {
                     woken.push(interest);
                     continue;
                 }

@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
+use std::borrow::Cow;
+
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec,
@@ -18,6 +20,8 @@ use crate::{exec, real};
 
 /// `writev` and its like refuse more.
 const IOV_MAX: usize = 1024;
+/// Most bytes of one call, as the kernel limits it.
+const MOST_BYTES: usize = 0x7fff_f000;
 /// Bytes of one step of `sendfile` and `splice`.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -25,24 +29,44 @@ fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
     [iovec {
         iov_base: buffer.cast_mut(),
         // As the kernel limits it.
-        iov_len: count.min(0x7fff_f000),
+        iov_len: count.min(MOST_BYTES),
     }]
 }
 
+/// The entries as the kernel takes them: lengths that no memory has are refused, and no call moves more than [`MOST_BYTES`].
+///
 /// # Safety
 /// `vector` has `count` entries.
-unsafe fn vector<'a>(vector: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec]> {
+unsafe fn vector<'a>(
+    vector: *const iovec,
+    count: usize,
+    too_many: c_int,
+) -> Result<Cow<'a, [iovec]>> {
     if count > IOV_MAX {
         return Err(Errno(too_many));
     }
     if count == 0 {
-        return Ok(&[]);
+        return Ok(Cow::Borrowed(&[]));
     }
     if vector.is_null() {
         return Err(Errno(libc::EFAULT));
     }
     // SAFETY: as the caller promises.
-    Ok(unsafe { std::slice::from_raw_parts(vector, count) })
+    let buffers = unsafe { std::slice::from_raw_parts(vector, count) };
+    if buffers.iter().any(|one| one.iov_len > isize::MAX as usize) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let total = (buffers.iter()).fold(0usize, |sum, one| sum.saturating_add(one.iov_len));
+    if total <= MOST_BYTES {
+        return Ok(Cow::Borrowed(buffers));
+    }
+    let mut left = MOST_BYTES;
+    let cut = buffers.iter().map(|one| {
+        let iov_len = one.iov_len.min(left);
+        left -= iov_len;
+        iovec { iov_len, ..*one }
+    });
+    Ok(Cow::Owned(cut.collect()))
 }
 
 fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -> Result<usize> {
@@ -74,7 +98,7 @@ unsafe fn read_all(
 ) -> ssize_t {
     // SAFETY: as the caller promises; a negative count is refused as too large.
     let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-    size(buffers.and_then(|buffers| read_into(using, fd, buffers, flags?)))
+    size(buffers.and_then(|buffers| read_into(using, fd, &buffers, flags?)))
 }
 
 /// # Safety
@@ -87,7 +111,7 @@ unsafe fn send_all(
 ) -> ssize_t {
     // SAFETY: as the caller promises; a negative count is refused as too large.
     let buffers = unsafe { vector(buffers, count as usize, libc::EINVAL) };
-    size(buffers.and_then(|buffers| stream::send(using, fd, buffers, flags?)))
+    size(buffers.and_then(|buffers| stream::send(using, fd, &buffers, flags?)))
 }
 
 of_streams! {
@@ -173,7 +197,7 @@ unsafe fn receive_message(
     let message = unsafe { message.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     // SAFETY: the program's own vector.
     let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
-    let count = buffers.and_then(|buffers| receive(using, fd, buffers, flags))?;
+    let count = buffers.and_then(|buffers| receive(using, fd, &buffers, flags))?;
     message.msg_namelen = 0;
     message.msg_flags = 0;
     let unread = (using.wants_unread.load(Ordering::Relaxed) != 0).then(|| {
@@ -239,7 +263,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
     };
     // SAFETY: the program's own vector.
     let buffers = unsafe { vector(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
-    size(buffers.and_then(|buffers| stream::send(&using, fd, buffers, flags)))
+    size(buffers.and_then(|buffers| stream::send(&using, fd, &buffers, flags)))
 }
 
 /// Streams among the descriptors that a message takes to another process go back to TCP.
@@ -358,7 +382,7 @@ pub(crate) unsafe extern "C" fn sendmmsg(
             let message = messages.add(sent);
             let header = &(*message).msg_hdr;
             let result = vector(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE)
-                .and_then(|buffers| stream::send(&using, fd, buffers, flags));
+                .and_then(|buffers| stream::send(&using, fd, &buffers, flags));
             if let Ok(bytes) = result {
                 (*message).msg_len = bytes as c_uint;
             }

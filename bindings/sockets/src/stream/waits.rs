@@ -19,6 +19,9 @@ use crate::table::{self, Use};
 /// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
 const SLICE_NS: u64 = 1_000_000;
 
+/// Sleep of those who wait for more bytes of TCP than a bell is.
+const UNHEARD_NS: u64 = 10_000_000;
+
 /// How long a call sleeps on the word, the first and the second time that nothing comes. Ends that nobody tells, as those of killed processes, are seen so
 /// much later; the first is a tick of many kernels, so that time-outs are no coarser. Where many connections share few cores, an answer often takes longer
 /// than that. Not in more steps: a signal that comes between two of them interrupts neither.
@@ -37,7 +40,12 @@ pub(crate) struct Until {
     began_ns: Option<u64>,
     /// Sleeps on the word that nobody has ended.
     silent: usize,
+    /// The call has moved a part of its bytes: a signal ends it, whatever handlers want, as one that has a time-out.
+    pub(super) has_moved: bool,
 }
+
+/// Stands for no time-out where there must be one.
+const FOR_EVER_NS: u64 = 1 << 60;
 
 /// What is left of a time-out.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +76,7 @@ impl Until {
             option,
             began_ns: None,
             silent: 0,
+            has_moved: false,
         }
     }
 
@@ -93,10 +102,13 @@ impl Until {
                 return Err(AGAIN);
             }
             self.began_ns = Some(now_ns);
-            let rest = None;
+            let rest = self
+                .has_moved
+                .then(|| Some(timeout_ns(fd, option).unwrap_or(FOR_EVER_NS)));
             return Ok(Left { fd, option, rest });
         };
-        let rest = timeout_ns(fd, option).map(|ns| (began_ns + ns).saturating_sub(now_ns));
+        let whole = timeout_ns(fd, option).or(self.has_moved.then_some(FOR_EVER_NS));
+        let rest = whole.map(|ns| (began_ns + ns).saturating_sub(now_ns));
         match rest {
             Some(0) => Err(AGAIN),
             rest => Ok(Left {
@@ -262,6 +274,15 @@ fn sleep_until(is_asleep: &AtomicU32, silent: &mut usize, rest_ns: Option<u64>) 
 
 /// Sleeps until the kernel has bytes or an end, and leaves them there.
 fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
+    let low_water = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    if low_water.is_ok_and(|low: c_int| low > 1) {
+        // The other end may go over meanwhile, and its bells are too short to be heard.
+        let most_ns = left.ns().map_or(UNHEARD_NS, |ns| ns.min(UNHEARD_NS));
+        return match poll_for(fd, libc::POLLIN, Some(most_ns)) {
+            Err(AGAIN) if left.ns().is_none_or(|ns| ns > most_ns) => Ok(()),
+            outcome => or_restart(left.ns(), outcome),
+        };
+    }
     if let Some(rest_ns) = left.rest_ns() {
         return poll_for(fd, libc::POLLIN, Some(rest_ns));
     }
