@@ -33,12 +33,14 @@ const RUST: [&str; 11] = [
     "own_problem",
     "ring",
 ];
-const C: [&str; 7] = [
+const C: [&str; 9] = [
     "all_reduce",
+    "board",
     "farm",
     "flow",
     "heat",
     "hosts",
+    "jacobi",
     "ring",
     "suci_loop",
 ];
@@ -342,9 +344,11 @@ fn board() {
         (0..3).all(|node| outputs[node].starts_with(&said(node)))
     };
     everywhere("board", "100", 3, |_, outputs| is_right(outputs));
-    for link in ["shm", "udp"] {
-        let outputs = launch(&programs("board")[0], "100", 3, link, "0.2");
-        assert!(is_right(&outputs), "{outputs:#?}");
+    for program in programs("board") {
+        for link in ["shm", "udp"] {
+            let outputs = launch(&program, "100", 3, link, "0.2");
+            assert!(is_right(&outputs), "{}: {outputs:#?}", program.display());
+        }
     }
 }
 
@@ -357,9 +361,11 @@ fn jacobi() {
             && number_after(&outputs[0], "error ") < 1e-9
     };
     everywhere("jacobi", "1e-10", 3, |_, outputs| is_right(outputs));
-    for link in ["shm", "udp"] {
-        let outputs = launch(&programs("jacobi")[0], "1e-10", 3, link, "0.2");
-        assert!(is_right(&outputs), "{outputs:#?}");
+    for program in programs("jacobi") {
+        for link in ["shm", "udp"] {
+            let outputs = launch(&program, "1e-10", 3, link, "0.2");
+            assert!(is_right(&outputs), "{}: {outputs:#?}", program.display());
+        }
     }
 }
 

@@ -52,7 +52,7 @@
 // There is no such other node.
 #define TSUMUJI_EUNKNOWN -6
 
-// No memory for a copy of the message.
+// No memory for a copy of the message, or for a board.
 #define TSUMUJI_ENOMEM -7
 
 // The link failed permanently: close the handle.
@@ -107,7 +107,7 @@
 // A wait without limit.
 #define TSUMUJI_FOREVER -1
 
-// As receiver of a datagram: every peer.
+// As receiver of a datagram: every peer. As owner of elements that are waited for: every other node.
 #define TSUMUJI_ALL -1
 
 // Pace: as fast as credit and link allow.
@@ -164,6 +164,10 @@
 
 // An endpoint as C programs hold it.
 typedef struct tsumuji tsumuji;
+
+// A vector of doubles that every node holds a copy of, and updates by broadcast; see tsumuji_board_open. It belongs to the thread that its endpoint
+// belongs to.
+typedef struct tsumuji_board tsumuji_board;
 
 // Table of the members and their addresses.
 typedef struct tsumuji_members tsumuji_members;
@@ -425,6 +429,20 @@ typedef struct tsumuji_combine {
   // 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
   uint64_t ordered;
 } tsumuji_combine;
+
+// Numbers of updates that a board refused, by reason.
+typedef struct tsumuji_board_drops {
+  // Every element is held of this lap or a newer one: repetitions, repairs that were not needed, late frames.
+  uint64_t not_newer;
+  // With NaN or infinity, which would spread through any iteration.
+  uint64_t not_finite;
+  // With elements that the sender does not own: the nodes disagree on the offsets.
+  uint64_t not_owner;
+  // Of a process that another has replaced.
+  uint64_t other_incarnation;
+  // Without elements, with a part of one, with a lap of 0, or of another epoch than 0: not sent by a board of this library.
+  uint64_t malformed;
+} tsumuji_board_drops;
 
 #ifdef __cplusplus
 extern "C" {
@@ -982,6 +1000,73 @@ int tsumuji_all_reduce_by(struct tsumuji *handle,
                           size_t count,
                           const struct tsumuji_combine *by,
                           uint64_t *request);
+
+// Opens a board of zeros on `channel_id`, and writes it to *board; close it with tsumuji_board_close. Node i owns the range of elements from offsets[i]
+// to offsets[i + 1] - 1, and is the only one to write them. offsets has nodes + 1 numbers: the first is 0, none is less than the one before, and the
+// last is the number of elements, below 2^32. nodes is at most tsumuji_nodes. Channel and offsets are the same at all nodes. The channel belongs to the
+// board: updates that arrive wait there for the board's calls, and messages are dropped, so it should not be 0, the default channel's. Updates that
+// arrived before are taken in, too: a second board on a channel must go on with the laps of the first one.
+int tsumuji_board_open(struct tsumuji *handle,
+                       int channel_id,
+                       const size_t *offsets,
+                       int nodes,
+                       struct tsumuji_board **board);
+
+// Closes a board and its channel; NULL has no effect. Call it also when the endpoint was closed before.
+int tsumuji_board_close(struct tsumuji_board *board);
+
+// Writes `count` own elements from `first` on, without sending them. Laps count from 1, wrap to 1 behind 2^32 - 1, and must not go back; an update
+// replaces only older laps, so each pass over the elements has a lap of its own.
+int tsumuji_board_write(const struct tsumuji_board *board,
+                        size_t first,
+                        const double *values,
+                        size_t count,
+                        uint32_t lap);
+
+// As tsumuji_board_write, and sends the elements to all nodes of the board, best effort and at once, in frames of as many elements as fit. values may
+// be NULL: the elements as they are, with this lap. To keep copies fresher, publish a lap in pieces. Returns the number of frames that were dropped
+// because the link had no room, counted for each peer. What is lost is made good by the next lap or tsumuji_board_repair. NaN and infinity are written
+// and sent; other nodes refuse the frame that holds them, and count it.
+int tsumuji_board_publish(const struct tsumuji_board *board,
+                          size_t first,
+                          const double *values,
+                          size_t count,
+                          uint32_t lap);
+
+// Sends one frame of own elements again, as they were published, and goes on from there at the next call, round and round: repairs updates that were
+// lost and have no successor yet. Call it every few milliseconds while others wait. Returns as tsumuji_board_publish.
+int tsumuji_board_repair(const struct tsumuji_board *board);
+
+// Takes in the updates that have arrived, handles timers and sends; if nothing was done, waits until something was, up to timeout_us microseconds (0:
+// never waits; negative: without limit). Messages and datagrams of other channels wait for their receivers. Returns how much was done. Elements of
+// other nodes change only in this call and in tsumuji_board_wait. Between such calls frames wait, of those that begin at the same element the newest, up
+// to 4096 and 8 MiB; what exceeds that is lost.
+int tsumuji_board_poll(const struct tsumuji_board *board,
+                       int64_t timeout_us);
+
+// Takes in updates until every element of node `owner` (TSUMUJI_ALL: of every other node) is of `lap` or newer. 1: they are; 0: not within timeout_us
+// microseconds (0: as far as has arrived; negative: without limit). To bound staleness by k, wait for the own lap less k. A node that owns nothing
+// is not waited for. TSUMUJI_EPEER: the node is dead, and has not sent them.
+int tsumuji_board_wait(const struct tsumuji_board *board,
+                       int owner,
+                       uint32_t lap,
+                       int64_t timeout_us);
+
+// Copies `count` elements from `first` on to `values`. They need not be of one lap.
+int tsumuji_board_get(const struct tsumuji_board *board, size_t first, double *values, size_t count);
+
+// Newest lap of node `owner` (this node included) of which any element has arrived; 0: none. Laps of a process that ended count until another at the
+// same node is heard of.
+int64_t tsumuji_board_lap(const struct tsumuji_board *board,
+                          int owner);
+
+// Staleness of node `owner`: laps by which its oldest element here is behind its newest lap here; 0: all elements are of one lap. TSUMUJI_EAGAIN: an
+// element has never arrived.
+int64_t tsumuji_board_staleness(const struct tsumuji_board *board,
+                                int owner);
+
+// Numbers of updates that were refused; size: sizeof(tsumuji_board_drops).
+int tsumuji_board_get_drops(const struct tsumuji_board *board, struct tsumuji_board_drops *drops, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -95,6 +95,14 @@ impl Failure {
         }
     }
 
+    pub(crate) fn no_memory(text: String) -> Self {
+        Self {
+            code: TSUMUJI_ENOMEM,
+            errno: libc::ENOMEM,
+            text: text.into(),
+        }
+    }
+
     pub(crate) fn open(text: String, errno: c_int) -> Self {
         Self {
             code: TSUMUJI_EOPEN,

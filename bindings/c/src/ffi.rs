@@ -117,6 +117,19 @@ pub(crate) unsafe fn copy_out(data: &[u8], to: *mut c_void) -> Result<(), Failur
     Ok(())
 }
 
+/// Copies numbers to memory of the program.
+///
+/// # Safety
+/// `to` is NULL, or as many numbers can be written there, none of them part of `values`.
+pub(crate) unsafe fn copy_doubles_out(values: &[f64], to: *mut f64) -> Result<(), Failure> {
+    let first = values.as_ptr().cast::<u8>();
+    // SAFETY: the bytes of these numbers, which have no padding; the caller promises the rest.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(first, size_of_val(values));
+        copy_out(bytes, to.cast())
+    }
+}
+
 /// Writes a required result.
 ///
 /// # Safety

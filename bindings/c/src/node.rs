@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram, SendError};
 
+use crate::board_state::OpenBoard;
 use crate::collective_state::CollectiveState;
 use crate::failure::Failure;
 use crate::ffi::Output;
@@ -19,6 +20,8 @@ pub(crate) struct Node {
     pub(crate) suci: Suci,
     /// Collectives, once they were called.
     pub(crate) collective_state: Option<Box<CollectiveState>>,
+    /// Boards, by the channel of each.
+    pub(crate) boards: std::collections::HashMap<u16, OpenBoard>,
     /// Number of nodes when the endpoint was opened: those of TSUMUJI_WORLD.
     pub(crate) nodes_at_open: usize,
     /// The table of algorithms for collectives; `None`: as the environment says.
@@ -119,6 +122,7 @@ impl Node {
             borrowed: std::collections::HashMap::new(),
             borrows: 0,
             collective_state: None,
+            boards: std::collections::HashMap::new(),
             tune: None,
             policy: crate::api::Policy::default(),
             texts: std::collections::HashMap::new(),

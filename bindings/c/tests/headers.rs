@@ -106,6 +106,8 @@ fn tsumuji() -> String {
         ("TsumujiRank", "tsumuji_rank"),
         ("TsumujiCombine", "tsumuji_combine"),
         ("TsumujiCollectiveCounters", "tsumuji_collective_counters"),
+        ("TsumujiBoard", "tsumuji_board"),
+        ("TsumujiBoardDrops", "tsumuji_board_drops"),
     ];
     let mut config = config(TSUMUJI_HEAD, "TSUMUJI_H", &renamed);
     config.export.exclude = vec!["Handle".to_owned()];
@@ -135,6 +137,7 @@ fn tsumuji() -> String {
             "api/flow.rs",
             "api/collectives.rs",
             "api/reductions.rs",
+            "api/board.rs",
         ],
     )
 }

@@ -29,7 +29,10 @@ static void check(int right, int line, const char *what)
 #define CHECK(right) check((right) ? 1 : 0, __LINE__, #right)
 #define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
 
+#define BOARD 9 /* its channel */
+
 static tsumuji *a, *b;
+static tsumuji_board *board; /* of a */
 static char room[100]; /* posted for messages, and so never gone */
 static uint64_t post;
 static const char *progress = "assistant"; /* of handles beside a and b, whose callbacks must come from their own calls */
@@ -47,6 +50,7 @@ static void open_both(void)
     while (tsumuji_is_up(a, 1) == 0 || tsumuji_is_up(b, 0) == 0)
         CHECK(tsumuji_progress(a) >= 0 && tsumuji_progress(b) >= 0);
     CHECK(tsumuji_metrics_address(a) == NULL);
+    CHECK(tsumuji_board_open(a, BOARD, (size_t[]){0, 2, 4}, 2, &board) == 0);
 }
 
 static void on_message(void *context, const tsumuji_message *message)
@@ -166,6 +170,21 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_wait(h, 1) == code);
     CHECK(tsumuji_forbid_direct_reads(h) == code);
     CHECK(tsumuji_get_collective_counters(h, &collective, sizeof collective) == code);
+    tsumuji_board *its_board = h ? board : NULL, *none;
+    tsumuji_board_drops drops;
+    double values[2] = {0};
+    size_t offsets[3] = {0, 2, 4};
+    CHECK(tsumuji_board_open(h, 10, offsets, 2, &none) == code);
+    CHECK(tsumuji_board_write(its_board, 0, values, 2, 1) == code);
+    CHECK(tsumuji_board_publish(its_board, 0, values, 2, 1) == code);
+    CHECK(tsumuji_board_repair(its_board) == code);
+    CHECK(tsumuji_board_poll(its_board, 0) == code);
+    CHECK(tsumuji_board_wait(its_board, 1, 1, 0) == code);
+    CHECK(tsumuji_board_get(its_board, 0, values, 2) == code);
+    CHECK(tsumuji_board_lap(its_board, 0) == code);
+    CHECK(tsumuji_board_staleness(its_board, 0) == code);
+    CHECK(tsumuji_board_get_drops(its_board, &drops, sizeof drops) == code);
+    CHECK(code == TSUMUJI_EINVAL || tsumuji_board_close(its_board) == code); /* that of a closed handle can be closed */
     CHECK(tsumuji_release_ownership(h) == code);
     CHECK(h == NULL || tsumuji_close(h, 0) == code);
 
@@ -480,6 +499,8 @@ static void numbers(void)
     static const int64_t longs[] = {0, 1, 7, -2, 1000000, INT64_MAX, INT64_MIN};
     static const uint64_t words[] = {0, 1, 2, UINT64_MAX, UINT64_C(1) << 32};
     static unsigned char data[4096];
+    static double values[100];
+    tsumuji_board *other;
     tsumuji_datagram datagram;
     uint64_t request;
 
@@ -526,6 +547,16 @@ static void numbers(void)
         KNOWN(tsumuji_group_size(a, I));
         KNOWN(tsumuji_group((void *)a, ints, S, 1));
         KNOWN(tsumuji_test(a, W));
+        KNOWN(tsumuji_board_open(a, I, sizes, I, &other));
+        KNOWN(tsumuji_board_close(other));
+        KNOWN(tsumuji_board_write(board, S, values, S, (uint32_t)W));
+        KNOWN(tsumuji_board_publish(board, S, any() % 2 ? values : NULL, S, (uint32_t)W));
+        KNOWN(tsumuji_board_repair(board));
+        KNOWN(tsumuji_board_wait(board, I, (uint32_t)W, 0));
+        KNOWN(tsumuji_board_get(board, S, any() % 2 ? values : NULL, S));
+        KNOWN(tsumuji_board_lap(board, I));
+        KNOWN(tsumuji_board_staleness(board, I));
+        KNOWN(tsumuji_board_get_drops(board, (void *)data, S % 64));
         memset(&datagram, (int)any(), sizeof datagram);
         datagram.data = any() % 2 ? data : NULL;
         datagram.bytes = S;
@@ -582,6 +613,7 @@ int main(int argc, char **argv)
     CHECK(closed == 0 || closed == TSUMUJI_ELOST);
     refused(a, TSUMUJI_EINVAL);
     FAILS(tsumuji_close(a, 0), TSUMUJI_EINVAL, EBADF);
+    CHECK(tsumuji_board_close(board) == 0);
     FAILS(tsumuji_acquire_ownership(a), TSUMUJI_EINVAL, EBADF);
     puts("hostile: all right");
     return 0;

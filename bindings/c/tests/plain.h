@@ -1,4 +1,4 @@
-/* What plain.c and suci.c check by: a step that is wrong names its line and ends the program. */
+/* What plain.c, suci.c and board.c check by: a step that is wrong names its line and ends the program. */
 #pragma once
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static void check(int right, const char *file, int line, const char *what)
 #define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
 
 /* An address of this process's own in 127.0.0.0/8, and ports on it. */
-static const char *at(int port)
+static inline const char *at(int port)
 {
     static char texts[4][40];
     static int next;

@@ -149,6 +149,14 @@ fn channels_have_owners() {
     assert_eq!(text(&said.stdout), "channels: all right\n");
 }
 
+/// Boards hold what was published, other receivers lose nothing to them, and misuse is refused.
+#[test]
+fn boards_in_one_process() {
+    let program = installed().build("board", &["tests/board.c"], &[]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "board: all right\n");
+}
+
 /// Messages of an ordered channel come in order, by whichever calls a C program receives.
 #[test]
 fn order_survives_every_call() {
@@ -187,6 +195,8 @@ fn memory_is_respected() {
         "--errors-for-leak-kinds=definite",
     ];
     let program = installed().build("plain-checked", &["tests/plain.c"], &[]);
+    run(installed().command("valgrind").args(checks).arg(program));
+    let program = installed().build("board-checked", &["tests/board.c"], &[]);
     run(installed().command("valgrind").args(checks).arg(program));
     let program = installed().build("hostile-checked", &["tests/hostile.c"], &[]);
     let mut hostile = installed().command("valgrind");

@@ -5,7 +5,7 @@
 //! that an older value never replaces a newer one, whatever the network does (`board`), and that a lost update is repaired by the next one or by
 //! [`Board::repair`] (`publish`); a program can ask how old a copy is, or wait until it is newer ([`wait_fresh`]).
 //!
-//! Called by `solve`. Owns no endpoint: frames leave through a [`Carrier`] (an endpoint is one), arrive through
+//! Called by `solve` and the C library. Owns no endpoint: frames leave through a [`Carrier`] (an endpoint is one), arrive through
 //! [`Board::apply`].
 //!
 //! ```

@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 
 use tsumuji_node::{ChannelOptions, MessageSender, Waker};
 
-use super::messages::{borrow, read_channel, read_channel_id, receive, source_of};
+use super::messages::{
+    borrow, read_channel, read_channel_id, read_received_id, receive, source_of,
+};
 use super::polling::Callbacks;
 use super::{TsumujiHandler, TsumujiMessage, answer, count, done, number};
 use crate::failure::Failure;
@@ -61,7 +63,8 @@ pub unsafe extern "C" fn tsumuji_open_channel(
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_close_channel(handle: Handle, channel_id: c_int) -> c_int {
     number(on(handle, |node| {
-        let dropped = node.endpoint.close_channel(read_channel_id(channel_id)?)?;
+        let channel_id = read_received_id(node, channel_id)?;
+        let dropped = node.endpoint.close_channel(channel_id)?;
         Ok(count(dropped))
     }))
 }
@@ -165,7 +168,7 @@ pub unsafe extern "C" fn tsumuji_poll_on(
     number(unsafe {
         on(handle, |node| {
             let mut callbacks = Callbacks::read(handler)?;
-            let channel_id = read_channel_id(channel_id)?;
+            let channel_id = read_received_id(node, channel_id)?;
             let timeout = ffi::timeout(timeout_us);
             let done = if timeout.is_zero() {
                 node.endpoint.poll_on(channel_id, &mut callbacks)?

@@ -19,7 +19,7 @@ pub const TSUMUJI_EMSGSIZE: c_int = -4;
 pub const TSUMUJI_EPEER: c_int = -5;
 /// There is no such other node.
 pub const TSUMUJI_EUNKNOWN: c_int = -6;
-/// No memory for a copy of the message.
+/// No memory for a copy of the message, or for a board.
 pub const TSUMUJI_ENOMEM: c_int = -7;
 /// The link failed permanently: close the handle.
 pub const TSUMUJI_ELINK: c_int = -8;
@@ -55,7 +55,7 @@ pub extern "C" fn tsumuji_strerror(code: c_int) -> *const c_char {
         TSUMUJI_EMSGSIZE => c"message too large",
         TSUMUJI_EPEER => c"the peer is dead",
         TSUMUJI_EUNKNOWN => c"no such other member",
-        TSUMUJI_ENOMEM => c"no memory for a copy of the message",
+        TSUMUJI_ENOMEM => c"no memory for a copy of the message, or for a board",
         TSUMUJI_ELINK => c"the link failed",
         TSUMUJI_EOPEN => c"the endpoint cannot be opened",
         TSUMUJI_ETHREAD => c"the handle belongs to another thread",

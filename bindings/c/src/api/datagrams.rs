@@ -35,7 +35,7 @@ pub struct TsumujiDatagram {
     pub lap: u32,
 }
 
-/// As receiver of a datagram: every peer.
+/// As receiver of a datagram: every peer. As owner of elements that are waited for: every other node.
 pub const TSUMUJI_ALL: c_int = -1;
 
 /// Sends a datagram to one peer or to all (TSUMUJI_ALL), best effort. If the link has no room now, it waits until a newer one of its channel and key

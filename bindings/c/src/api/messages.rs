@@ -110,6 +110,17 @@ pub(super) fn read_channel_id(channel_id: c_int) -> Result<u16, Failure> {
         .ok_or_else(|| Failure::invalid(format!("accepted channel ids are 0 to {last}")))
 }
 
+/// Checks the id of a channel from which the program itself receives.
+pub(super) fn read_received_id(node: &Node, channel_id: c_int) -> Result<u16, Failure> {
+    let channel_id = read_channel_id(channel_id)?;
+    if node.boards.contains_key(&channel_id) {
+        return Err(Failure::invalid(format!(
+            "channel {channel_id} belongs to a board, which takes what arrives there"
+        )));
+    }
+    Ok(channel_id)
+}
+
 /// Reads a channel id (-1: channels that nobody opened) and a peer (-1: any).
 pub(super) fn source_of(
     node: &Node,
@@ -117,7 +128,7 @@ pub(super) fn source_of(
 ) -> Result<Source, Failure> {
     Ok(Source {
         channel_id: (channel_id != -1)
-            .then(|| read_channel_id(channel_id))
+            .then(|| read_received_id(node, channel_id))
             .transpose()?,
         from: (from != -1).then(|| node.peer(from)).transpose()?,
     })

@@ -5,6 +5,7 @@
 //!
 //! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
 
+mod board;
 mod channels;
 mod codes;
 mod collectives;
@@ -17,6 +18,7 @@ mod posts;
 mod reductions;
 mod state;
 
+pub use board::*;
 pub use channels::*;
 pub use codes::*;
 pub use collectives::*;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use tsumuji_node::Arrived;
 
-use super::messages::{read_channel_id, source_of};
+use super::messages::{read_received_id, source_of};
 use super::{TsumujiMessage, answer, done, size};
 use crate::failure::Failure;
 use crate::ffi::{self, Output};
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn tsumuji_post(
     // SAFETY: the header asks for what `Output::new` and `put` need: the memory belongs to the library until the post ends.
     done(unsafe {
         on(handle, |node| {
-            let channel_id = read_channel_id(channel_id)?;
+            let channel_id = read_received_id(node, channel_id)?;
             let from = source_of(node, (-1, from))?.from;
             if post.is_null() {
                 return Err(Failure::invalid("the place for the post is NULL"));
