@@ -16,6 +16,6 @@ if pkg-config --exists libdpdk 2>/dev/null; then dpdk=(--features tsumuji-link/d
 step "clippy"
 cargo clippy --workspace "${dpdk[@]}" --all-targets --quiet -- -D warnings
 step "clippy without features"
-cargo clippy --package tsumuji-node --package tsumuji-c --no-default-features --quiet -- -D warnings
+cargo clippy --package tsumuji --package tsumuji-node --package tsumuji-c --no-default-features --quiet -- -D warnings
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace "${dpdk[@]}" --no-deps --quiet

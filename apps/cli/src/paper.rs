@@ -87,7 +87,7 @@ pub(crate) struct Args {
     /// The link: of suci-… udp (as in the paper; the default), packet or xdp; of l2rtc-fig10 any, default shm; of relax-… one of the figure's, default all
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Rate of every cable, or none: no limit [default: of suci-… 100mbit, as in the paper; of sdp-… none]
+    /// Rate of every cable, or none: no limit; of l2rtc-fig10 the line's [default: of suci-… 100mbit, as in the paper; of sdp-… none; of l2rtc-fig10 2gbit]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<Limit>,
     /// Largest message; default: the paper's

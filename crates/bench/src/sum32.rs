@@ -207,7 +207,8 @@ impl<'a> Count<'a> {
             return None;
         };
         let (span, sums) = (now - since, (self.answers - answers) as f64);
-        (span >= self.time).then(|| Rate {
+        // Late answers are waited for: none is no rate.
+        (span >= self.time && sums > 0.0).then(|| Rate {
             sums_per_second: sums / span.as_secs_f64(),
             misses_per_sum: (count().zip(missed)).map(|(now, before)| (now - before) as f64 / sums),
         })

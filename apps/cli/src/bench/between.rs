@@ -15,7 +15,7 @@ use crate::hosts;
 /// Between whom.
 #[derive(Debug, clap::Args)]
 pub(super) struct Between {
-    /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp [default there: the file's]
+    /// The link: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE [default there: the file's]
     #[arg(long, value_name = "LINK")]
     pub(super) link: Option<LinkSpec>,
     /// Between the nodes of this file (pingpong, burst: its first two), not processes of this host; node 0 is the root, or sends

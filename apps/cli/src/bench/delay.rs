@@ -59,6 +59,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
     let nodes = 1 + usize::from(args.ports);
+    let joins_two = (args.between.link.as_ref())
+        .is_some_and(|link| link.to_string().starts_with("dpdk:net_memif"));
+    ensure!(
+        !joins_two || args.ports == 1,
+        "--ports 2: dpdk:net_memif joins two processes, not three; use another --link, or --ports 1"
+    );
     let pair = Pair::among(&args.between, inside, nodes)?;
     let (mut talk, machine) = Talk::begin(args.json);
     let per = args.per;

@@ -233,10 +233,11 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}{}", UNITS[unit])
 }
 
-/// A round-trip time: `12us`, `3.4ms`, `1.2s`; `-` before the first sample.
+/// A time: `700ns`, `12us`, `3.4ms`, `1.2s`; `-` before the first sample.
 fn time(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() || s <= 0.0 => "-".to_owned(),
+        s if s < 999.5e-9 => format!("{:.0}ns", s * 1e9),
         s if s < 999.5e-6 => format!("{:.0}us", s * 1e6),
         s if s < 0.9995 => format!("{:.1}ms", s * 1e3),
         s => format!("{s:.1}s"),
@@ -268,6 +269,7 @@ mod tests {
         }
         for (seconds, expected) in [
             (0.0, "-"),
+            (2.4e-7, "240ns"),
             (12e-6, "12us"),
             (3.4e-3, "3.4ms"),
             (2.0, "2.0s"),

@@ -1,6 +1,6 @@
 //! L2RTC's figure 10: how heavy a service may be before it cannot keep pace with a line.
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
@@ -15,7 +15,7 @@ use crate::talk::Talk;
 /// Frames of each of the paper's measurements, here of all rounds together; and those of a first look.
 const FRAMES: u64 = 100_000_000;
 const FEW_FRAMES: u64 = 200_000;
-/// The line: the paper's 10 Gbit/s carry more messages than a core of ours makes.
+/// The line where none is stated: the paper's 10 Gbit/s carry more messages than a core of ours makes.
 const LINE: &str = "2gbit";
 
 /// Runs the command.
@@ -26,6 +26,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     let link = args
         .link
         .map_or_else(|| "shm".to_owned(), |link| link.to_string());
+    let line = match &args.rate {
+        None => LINE.to_owned(),
+        Some(_) => (args.limit())
+            .context("--rate none: the generator needs a pace; the paper's is 10gbit")?
+            .to_string(),
+    };
     let rounds = args.rounds(3);
     let all = if args.quick { FEW_FRAMES } else { FRAMES };
     let count = args.iterations.unwrap_or((all / rounds.max(1)).max(1));
@@ -42,15 +48,15 @@ pub(super) fn run(args: &Args) -> Outcome {
     };
     for ports in ports {
         talk.say(&format!(
-            "{link}, a line of {LINE}, {count} messages each, {rounds} rounds in turn, {ports} port{}",
+            "{link}, a line of {line}, {count} messages each, {rounds} rounds in turn, {ports} port{}",
             if *ports == "1" { "" } else { "s" }
         ));
-        let mut line =
-            format!("bench delay --count {count} --rounds {rounds} --rate {LINE} --ports {ports}");
+        let mut words =
+            format!("bench delay --count {count} --rounds {rounds} --rate {line} --ports {ports}");
         if args.quick {
-            line += " --delay 0,3200,25600 --size 64";
+            words += " --delay 0,3200,25600 --size 64";
         }
-        let words = line.split(' ').chain(["--link", &link]);
+        let words = words.split(' ').chain(["--link", &link]);
         let found = if is_here {
             child(words, None)
         } else {

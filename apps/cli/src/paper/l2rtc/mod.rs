@@ -36,8 +36,8 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let takes_link = figure.name() == "l2rtc-fig10";
     let (taken, what): (&[&str], &str) = if takes_link {
         (
-            &["--rounds", "--link", "--iterations"],
-            "takes --rounds, --quick and --json, --link and --iterations (messages of each measurement)",
+            &["--rounds", "--link", "--rate", "--iterations"],
+            "takes --rounds, --quick and --json, --link, --rate (of the line) and --iterations (messages of each measurement)",
         )
     } else {
         (
