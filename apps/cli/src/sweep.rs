@@ -24,6 +24,8 @@ pub(crate) enum Variable {
     Elements,
     Workers,
     Rows,
+    /// Cores of a host: of one worker, or with one worker each.
+    Threads,
 }
 
 impl Variable {
@@ -33,6 +35,7 @@ impl Variable {
             Self::Elements => "elements",
             Self::Workers => "workers",
             Self::Rows => "n",
+            Self::Threads => "threads",
         }
     }
 }
@@ -48,11 +51,17 @@ impl std::str::FromStr for Sweep {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        const FORMS: &str = "accepted are elements=1,4,20, workers=1,2,4 and n=1000,2000";
+        const FORMS: &str =
+            "accepted are elements=1,4,20, workers=1,2,4, threads=1,2,4 and n=1000,2000";
         let Some((name, values)) = text.split_once('=') else {
             bail!("there is no '='; {FORMS}");
         };
-        let all = [Variable::Elements, Variable::Workers, Variable::Rows];
+        let all = [
+            Variable::Elements,
+            Variable::Workers,
+            Variable::Rows,
+            Variable::Threads,
+        ];
         let Some(variable) = all.into_iter().find(|variable| variable.name() == name) else {
             bail!("'{name}' cannot be varied; {FORMS}");
         };
@@ -301,7 +310,7 @@ pub(crate) fn table(variable: Variable, all: &[Swept]) -> String {
                 format!("{:.0}", cell.spread_percent()),
                 mean(&cell.all_seconds).map_or_else(String::new, digits),
                 match (variable, speed_up) {
-                    (Variable::Workers, Some(times)) => format!("{times:.2}x"),
+                    (Variable::Workers | Variable::Threads, Some(times)) => format!("{times:.2}x"),
                     _ => "-".to_owned(),
                 },
                 cell.mean_laps()
@@ -462,7 +471,12 @@ mod tests {
             ways.iter().map(swept).collect()
         };
         let all = of(&["udp+multicast", "packet", "dpdk:net_af_packet"]);
-        for variable in [Variable::Elements, Variable::Workers, Variable::Rows] {
+        for variable in [
+            Variable::Elements,
+            Variable::Workers,
+            Variable::Rows,
+            Variable::Threads,
+        ] {
             let text = table(variable, &all);
             assert!(
                 text.contains("\ndpdk  ") && text.contains("2960.00"),

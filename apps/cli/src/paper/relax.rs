@@ -97,7 +97,7 @@ impl Plan {
     fn at(&self, value: u64) -> (u64, usize, u64) {
         match self.variable {
             Variable::Elements => (self.rows, self.workers, value),
-            Variable::Workers => (self.rows, value as usize, self.elements),
+            Variable::Workers | Variable::Threads => (self.rows, value as usize, self.elements),
             Variable::Rows => (value, self.workers, self.elements),
         }
     }

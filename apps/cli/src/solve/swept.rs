@@ -32,6 +32,7 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
     let varied = match sweep.variable {
         Variable::Elements => Some("--elements"),
         Variable::Workers => Some("--workers --hosts"),
+        Variable::Threads => Some("--threads --workers --slots"),
         Variable::Rows => None,
     };
     let name = sweep.variable.name();
@@ -39,7 +40,8 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         varied
             .and_then(|flags| args.given.first_of(flags))
             .is_none(),
-        "--sweep {name}=…: leave --{name} (and, for workers, --hosts) out"
+        "--sweep {name}=…: leave {} out",
+        varied.unwrap_or_default().replace(' ', ", ")
     );
     ensure!(
         sweep.variable != Variable::Rows || args.generate.is_some(),
@@ -58,17 +60,28 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
     interruptible(|| {
         let (mut talk, machine) = Talk::begin(args.json);
         let program = std::env::current_exe().context("this program's own file")?;
-        let mut measure = |_: usize, value: u64| {
+        let mut measure = |way: usize, value: u64| {
+            let (value_text, is_among_hosts) = (value.to_string(), args.team.hosts.is_some());
             let mut command = Command::new(&program);
             command.arg("solve").args(&words);
             match sweep.variable {
                 Variable::Elements => command.args(["--elements", &value.to_string()]),
                 Variable::Workers => command.args(["--workers", &value.to_string()]),
                 Variable::Rows => command.args(["--generate", &format!("{kind}:{value}")]),
+                Variable::Threads => match (way, is_among_hosts) {
+                    (0, true) => command.args(["--slots", "1", "--threads", &value_text]),
+                    (0, false) => command.args(["--workers", "1", "--threads", &value_text]),
+                    (_, true) => command.args(["--slots", &value_text]),
+                    (_, false) => command.args(["--workers", &value_text]),
+                },
             };
             report::of(&mut command)
         };
-        let ways = ["this command".to_owned()];
+        let ways = match sweep.variable {
+            Variable::Threads => &["a worker of so many threads", "so many workers"][..],
+            _ => &["this command"],
+        };
+        let ways: Vec<String> = ways.iter().copied().map(str::to_owned).collect();
         let repeats = args.repeat.unwrap_or(REPEATS);
         let all = sweep::measure(&ways, sweep, repeats, &mut talk, &mut measure)?;
         talk.say(&sweep::table(sweep.variable, &all));
@@ -94,6 +107,10 @@ fn without_effect(variable: Variable, args: &Args) -> Option<String> {
             matches!(args.mode, ModeName::Threads | ModeName::Single),
         ),
         Variable::Workers => (args.method == Method::Direct, args.mode == ModeName::Single),
+        Variable::Threads => (
+            args.method == Method::Direct,
+            matches!(args.mode, ModeName::Threads | ModeName::Single),
+        ),
         Variable::Rows => (false, false),
     };
     match (by_method, by_mode) {

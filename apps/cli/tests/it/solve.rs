@@ -293,6 +293,7 @@ fn sweeps_run_the_command_at_each_value() {
             &["--link", "udp", "--generate", "dense:200"][..],
         ),
         ("workers=1,2,3", &["--generate", "dense:200"]),
+        ("threads=1,2", &["--generate", "dense:200"]),
         ("n=100,200", &["--generate=dense:9", "--mode", "threads"]),
     ] {
         let mut words = vec!["solve", "--sweep", sweep, "--repeat=2", "--method", "relax"];
@@ -306,9 +307,14 @@ fn sweeps_run_the_command_at_each_value() {
         assert_eq!(code, 0, "{report}");
         let (varied, values) = sweep.split_once('=').unwrap();
         assert_eq!(report["varied"], varied);
-        let cells = report["results"][0]["cells"].as_array().unwrap();
-        assert_eq!(cells.len(), values.split(',').count());
-        for cell in cells {
+        let ways = report["results"].as_array().unwrap();
+        let cells: Vec<_> = ways
+            .iter()
+            .flat_map(|way| way["cells"].as_array().unwrap())
+            .collect();
+        assert_eq!(cells.len(), ways.len() * values.split(',').count());
+        assert_eq!(ways.len(), if varied == "threads" { 2 } else { 1 });
+        for cell in &cells {
             assert_eq!(cell["missing"], Value::Null, "{cell}");
             assert_eq!(cell["seconds"].as_array().unwrap().len(), 2, "{cell}");
         }

@@ -565,7 +565,7 @@ pub(super) fn moment(random: &mut fastrand::Rng) -> u64 {
 #[test]
 fn deaths_delay_but_never_falsify() {
     let few = std::env::var("TSUMUJI_SOLVE_DEATHS").ok();
-    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(150);
+    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(1000);
     for seed in 1..=runs {
         let mut random = fastrand::Rng::with_seed(seed);
         let workers = random.usize(3..=6);
@@ -615,7 +615,7 @@ fn deaths_delay_but_never_falsify() {
 #[test]
 fn judges_are_replaced() {
     let few = std::env::var("TSUMUJI_SOLVE_DEATHS").ok();
-    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(150);
+    let runs: u64 = few.and_then(|few| few.parse().ok()).unwrap_or(1000);
     let mut replaced = 0;
     for seed in 1..=runs {
         let mut random = fastrand::Rng::with_seed(seed);
