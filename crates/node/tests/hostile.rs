@@ -1,6 +1,6 @@
 //! Two honest nodes exchange checked messages over each link, without and with key, while an attacker and a lying member do what
 //! they can: noise, mutations, spoofed sources, replays, reflections, forged grants, lengths, hellos, ends and seals, frames of a
-//! life that is over; and all cables go through the attacker, who drops, doubles, delays and, where it would be noticed, changes
+//! incarnation that is over; and all cables go through the attacker, who drops, doubles, delays and, where it would be noticed, changes
 //! frames.
 //!
 //! Nothing may panic, grow without bound, or change an answer, and each attack must be seen in its counter. Links over Ethernet and UDP need
@@ -47,7 +47,7 @@ use tsumuji_node::{
 use tsumuji_proto::Drop;
 use wiretap::{Plug, Wiretap};
 
-/// Messages of the other's present life that an honest node must hear in each of the two parts of a run.
+/// Messages of the other's present incarnation that an honest node must hear in each of the two parts of a run.
 const MESSAGES: u64 = 200;
 /// Frames that the attacker makes in a run, at least.
 const FRAMES: u64 = 40_000;
@@ -112,7 +112,7 @@ struct Run {
     seed: u64,
 }
 
-/// A message: life, number, mark, and what follows from the first two.
+/// A message: incarnation, number, mark, and what follows from the first two.
 fn compose(session: u64, number: u64, bytes: usize) -> Vec<u8> {
     let mut message = [&session.to_le_bytes()[..], &number.to_le_bytes(), MARK].concat();
     let mut dice = Rng::with_seed(session << 32 ^ number);
@@ -169,7 +169,7 @@ impl Run {
         self.nodes_ended.load(Ordering::Acquire)
     }
 
-    /// An honest node's whole life, or two; returns what each has counted.
+    /// An honest node's whole incarnation, or two; returns what each has counted.
     fn honest(&self, me: usize, job: Option<&OwnedFd>) -> Vec<Counters> {
         let mut counters = Vec::new();
         let (mut session, mut last, mut number) = (1, None::<(u64, u64)>, 0);
@@ -460,7 +460,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     if let Err(panic) = parts {
         std::panic::resume_unwind(panic);
     }
-    assert_eq!(counters.len(), 3, "three honest lives");
+    assert_eq!(counters.len(), 3, "three honest incarnations");
     assert!(
         grown < GROWTH_BYTES,
         "{grown} bytes more; TSUMUJI_SEED={seed}"
@@ -475,7 +475,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     Some((counters, told))
 }
 
-/// Counts over all honest lives.
+/// Counts over all honest incarnations.
 fn sum(counters: &[Counters], of: impl Fn(&Counters) -> u64) -> u64 {
     counters.iter().map(of).sum()
 }

@@ -70,7 +70,7 @@ pub extern "C" fn tsumuji_group_size(handle: Handle, group: c_int) -> c_int {
 /// For this and all operations below: all members of a group make the same calls in the same order. If request is NULL, the call waits for the
 /// operation's end. Otherwise it returns at once and writes to *request a number for tsumuji_test and tsumuji_wait; the buffers must then stay valid
 /// and unused until tsumuji_wait has returned or the handle is closed. TSUMUJI_EPEER: a member died, and the group cannot be used any more; or this node
-/// was restarted, and the group is one of its last life. TSUMUJI_EMISMATCH: a member called something else: another operation, length or root, or a
+/// was restarted, and the group is one of its last incarnation. TSUMUJI_EMISMATCH: a member called something else: another operation, length or root, or a
 /// reduction by another operation, type, size of elements or `ordered`; or it has closed the group. TSUMUJI_EINVAL: the memory to receive into overlaps
 /// the memory to send.
 #[unsafe(no_mangle)]
