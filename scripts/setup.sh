@@ -16,7 +16,7 @@ FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
 
 # Programs that are run through the sockets layer, and their clients.
-SOCKETS=(gcc curl default-jdk-headless iperf3 libmemcached-tools memcached netcat-openbsd nginx-light nodejs openssh-client openssh-server postgresql postgresql-contrib python3 qperf redis-server redis-tools sockperf wrk)
+SOCKETS=(gcc curl default-jdk-headless iperf3 libmemcached-tools memcached netcat-openbsd nginx-light nodejs openssh-client openssh-server postgresql postgresql-contrib python3 python3-requests qperf redis-server redis-tools sockperf wrk)
 
 DEB=(dpkg-dev)
 

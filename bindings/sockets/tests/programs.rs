@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    Carried, Kernel, LIMIT, Server, Way, bytes, carried, free_port, has, program, short, succeed,
-    which, with,
+    Carried, Kernel, LIMIT, Server, Way, bytes, carried, free_port, has, program, short, skip,
+    succeed, which, with,
 };
 use tempfile::TempDir;
 
@@ -409,19 +409,39 @@ fn postgresql() {
     });
 }
 
-/// Python: its file server with curl, and a script with asyncio, threads and a server that forks.
+/// Debian's, which has Debian's packages.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Fetches a file again and again, by connections that stay open.
+const REQUESTS: &str = "import hashlib, requests, sys
+with requests.Session() as session:
+    for _ in range(30):
+        answer = session.get(sys.argv[1])
+        print(answer.status_code, hashlib.sha256(answer.content).hexdigest())";
+
+/// Python: its file server with curl and with requests, and a script with asyncio, threads and a server that forks.
 #[test]
 fn python() {
-    if !has("python", &["python3", "curl"]) {
+    if !has("python", &[PYTHON, "curl"]) {
         return;
+    }
+    let mut asked = Command::new(PYTHON);
+    asked.args(["-c", "import requests"]).stderr(Stdio::null());
+    if !asked.status().is_ok_and(|status| status.success()) {
+        return skip(
+            "python",
+            "no requests; scripts/setup.sh sockets installs it",
+        );
     }
     compare(|way| {
         let (folder, port) = (folder(), free_port());
         std::fs::write(folder.path().join("file"), bytes(900_000)).expect("a file");
-        let mut server = program(way, "python3");
+        let mut server = program(way, PYTHON);
         server.args([
             "-m",
             "http.server",
+            "--protocol",
+            "HTTP/1.1",
             "--bind",
             "127.0.0.1",
             &port.to_string(),
@@ -432,8 +452,10 @@ fn python() {
         let url = format!("http://127.0.0.1:{port}/file");
         let mut results = succeed(program(way, "curl").args(["-sS", &url]), b"").stdout;
         assert!(results == bytes(900_000));
+        let mut fetching = program(way, PYTHON);
+        results.extend(succeed(fetching.args(["-c", REQUESTS, &url]), b"").stdout);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/servers.py");
-        let output = succeed(program(way, "python3").arg(script), b"");
+        let output = succeed(program(way, PYTHON).arg(script), b"");
         results.extend(output.stdout);
         (
             results,
