@@ -113,6 +113,9 @@ struct Check {
     measured_laps: Option<f64>,
 }
 
+/// A ratio of simulated over measured time that is agreement: means of measured times vary by that much on shared cores.
+const AGREES: std::ops::RangeInclusive<f64> = 0.75..=1.33;
+
 /// All that is simulated of a figure.
 pub(super) struct Simulation {
     pub(super) lines: Vec<Simulated>,
@@ -486,8 +489,22 @@ impl Simulation {
             texts.push("none: nothing was measured between hosts, or no time was left".to_owned());
         } else {
             texts.push(table::aligned(&rows));
+            texts.push(self.verdict());
         }
         texts
+    }
+
+    /// Whether the simulation can be trusted with what was not measured.
+    fn verdict(&self) -> String {
+        let agrees = |check: &&Check| AGREES.contains(&check.ratio);
+        let (found, all) = (self.checks.iter().filter(agrees).count(), self.checks.len());
+        let (least, most) = (AGREES.start(), AGREES.end());
+        let rest = if found == all {
+            ""
+        } else {
+            "; where it does not, kernel and judge, which the simulation leaves out, had a part of the cores"
+        };
+        format!("simulated and measured agree (ratio {least} to {most}) in {found} of {all}{rest}")
     }
 
     /// For scripts; null if there are no lines.
@@ -502,6 +519,7 @@ impl Simulation {
             .collect();
         json!({
             "what": self.what(plan), "ways": ways, "frame_bytes": plan.frame_bytes(), "results": self.lines, "checks": self.checks,
+            "agree": self.checks.iter().filter(|check| AGREES.contains(&check.ratio)).count(),
         })
     }
 }
@@ -630,7 +648,12 @@ mod tests {
             assert!(row.chars().count() <= 80, "{row}");
         }
         let texts = simulation.text(&over_workers);
-        assert_eq!(texts.len(), 4);
+        assert_eq!(texts.len(), 5);
+        assert!(
+            texts[4].contains("agree (ratio 0.75 to 1.33) in 0 of 1;"),
+            "{}",
+            texts[4]
+        );
         assert!(texts[0].contains("simulated, not measured") && texts[0].contains("300 to 300 ps"));
         assert!(texts[0].contains("40 to 50 ns"), "{}", texts[0]);
         let rows = texts[1].lines().skip(1);
