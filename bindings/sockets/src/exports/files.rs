@@ -9,13 +9,13 @@ use libc::{FILE, off64_t, size_t, ssize_t};
 
 use super::{data, descriptors};
 use crate::lock::Locked;
-use crate::{close as close_ours, handshake, real, table};
+use crate::{close as close_ours, handshake, real, sys, table};
 
 #[repr(C)]
 struct Functions {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
     write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: Option<unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
     close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
@@ -42,6 +42,11 @@ unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: si
     written.max(0)
 }
 
+unsafe extern "C" fn seek(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
+    sys::set_errno(sys::Errno(libc::ESPIPE));
+    -1
+}
+
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     FILES.with(|files| files.retain(|file| file.1 != fd_of(cookie)));
     // SAFETY: a number.
@@ -65,7 +70,7 @@ pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
     let functions = Functions {
         read,
         write,
-        seek: None,
+        seek,
         close,
     };
     // SAFETY: the functions live as long as the library; the cookie is a number.

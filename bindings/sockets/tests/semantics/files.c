@@ -318,6 +318,19 @@ CASE(printed_at_length)
 }
 
 // The number is a pipe's after that.
+CASE(stdio_cannot_seek)
+{
+    struct ends ends = pair();
+    FILE *file = fdopen(ends.client, "r+");
+    errno = 0;
+    tell("ftell", ftell(file));
+    errno = 0;
+    tell("fseek", fseek(file, 1, SEEK_SET));
+    put(ends.server, 3, 0);
+    char room[4];
+    tell("read all the same", fread(room, 1, 3, file));
+}
+
 CASE(stdio_before_accept)
 {
     int listener = listening(AF_INET, 4), client = connecting(listener), pipes[2];
