@@ -159,6 +159,7 @@ fn remark(node: &Node) -> String {
 /// An executor in one line: who serves a channel now, and why.
 fn served(text: &mut String, executor: &Executor) {
     let place = match executor.place.as_str() {
+        "workers" if executor.workers == "1" => "1 worker".to_owned(),
         "workers" => format!("{} workers", executor.workers),
         _ => "the driving thread".to_owned(),
     };

@@ -86,6 +86,22 @@ fn is_busy(nodes: &[Value]) -> bool {
             .all(|node| node["per_second"]["frames_sent"].as_f64() > Some(0.0))
 }
 
+/// Which thread of a worker computes, and why, is shown while it does.
+#[test]
+fn places_of_work_are_shown() {
+    for (executor, wanted) in [
+        ("pipeline", ("workers", "fixed")),
+        ("rtc", ("driver", "fixed")),
+    ] {
+        let mut run = Running::start(&["--mode", "async", "--executor", executor]);
+        let seen = |node: &Value| {
+            let one = &node["executors"][0];
+            (one["place"].as_str(), one["reason"].as_str()) == (Some(wanted.0), Some(wanted.1))
+        };
+        run.nodes_when(|nodes| nodes.iter().filter(|node| seen(node)).count() == 2);
+    }
+}
+
 /// A run's nodes are shown with names, traffic and processor time, and are gone when it has ended.
 #[test]
 fn running_nodes_are_shown() {

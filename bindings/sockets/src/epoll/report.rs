@@ -7,16 +7,15 @@ use libc::epoll_event;
 use super::{ET, Epoll, Interest, Nested, OF_GATEWAY, OLD_BELLS, ONESHOT, State};
 use crate::{arena, handshake, ready, stream, sys, table};
 
-/// Whether what the kernel reports may be a bell: the other end has gone over to its ring, and so must this one.
-fn may_be_bell(interest: &Interest) -> bool {
+/// Whether this end goes over to its ring in this call, so that its news are reported from memory: both ends have agreed, and the other one has gone over,
+/// so that what the kernel reports may be a bell, or `has_heard` of it by its gateway.
+fn goes_over(interest: &Interest, has_heard: bool) -> bool {
     let Some(using) = interest.using() else {
         return false;
     };
-    let has_gone_over = using.theirs().out.switch_at.load(Ordering::Acquire) != 0;
-    has_gone_over
-        && using
-            .any_fd()
-            .is_some_and(|fd| handshake::is_agreed(&using, fd))
+    let may_be_bell = using.theirs().out.switch_at.load(Ordering::Acquire) != 0;
+    let is_agreed = |fd| handshake::is_agreed(&using, fd);
+    (has_heard || may_be_bell) && using.any_fd().is_some_and(is_agreed)
 }
 
 impl Epoll {
@@ -268,7 +267,7 @@ impl Epoll {
         told: &mut Vec<Nested>,
     ) -> usize {
         let mut kept = 0;
-        // Whose gateway tells of both ends' agreement goes over in this call, and is reported from memory then, not twice.
+        // A stream whose gateway tells of both ends' agreement is reported from memory, and not by the kernel, too.
         let of_gateways: Vec<u64> = (events.iter())
             .filter_map(|event| Some(event.u64).filter(|data| data & OF_GATEWAY != 0))
             .collect();
@@ -306,10 +305,12 @@ impl Epoll {
                 continue;
             }
             if interest.is_ours.load(Ordering::Acquire) == 0 {
-                if is_gateway
-                    || of_gateways.contains(&(address | OF_GATEWAY))
-                    || may_be_bell(interest)
-                {
+                let has_heard = of_gateways.contains(&(address | OF_GATEWAY));
+                if is_gateway || goes_over(interest, has_heard) {
+                    if !is_gateway {
+                        // It was an edge that the kernel reports no more.
+                        interest.was_reported.store(0, Ordering::Relaxed);
+                    }
                     woken.push(interest);
                     continue;
                 }

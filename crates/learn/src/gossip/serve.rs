@@ -146,6 +146,7 @@ impl Driver {
         loop {
             let is_idle = self.poll(endpoint)? == 0;
             self.divide(cores, began)?;
+            self.beside.steps.show(endpoint, PEERS_ID);
             let sent = self.send(endpoint)?;
             if self.beside.steps.is_handed_over() {
                 self.beside.steps.back_off(is_idle);

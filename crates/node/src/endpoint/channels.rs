@@ -7,7 +7,7 @@ use tsumuji_proto::{Channel, NodeId};
 use super::Endpoint;
 use crate::channel::{ChannelOptions, ChannelState, MessageSender, Waker};
 use crate::error::ChannelError;
-use crate::executor::{Dispatch, ExecutorOptions, ExecutorState, Service};
+use crate::executor::{Dispatch, ExecutorOptions, ExecutorState, Service, Shared};
 use crate::handler::Handler;
 
 impl Endpoint {
@@ -117,6 +117,14 @@ impl Endpoint {
         }
         core.channels.set_executor(channel_id, shared);
         Ok(())
+    }
+
+    /// Shows in metrics whose work is where. The channel has no service.
+    pub(crate) fn show_executor(&self, channel_id: u16, state: Arc<Shared>) {
+        let core = self.core.read();
+        if let Some(publisher) = &core.drive.publisher {
+            publisher.show_executor(channel_id, Some(state));
+        }
     }
 
     /// State of the executor of a channel; `None`: it has none.

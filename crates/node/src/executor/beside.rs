@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::Executor;
 use super::division::{Division, Done};
+use super::{Executor, dispatch};
+use crate::endpoint::Endpoint;
 use crate::runqueue::Runqueue;
 
 /// How long the thread beside rests before a step that could do little. What arrives ends it.
@@ -82,6 +83,9 @@ pub struct Beside<W: Work> {
     done_before: f64,
     would_contend: bool,
     runqueue: Runqueue,
+    /// What metrics show of it, since there are steps to do.
+    state: Option<Arc<dispatch::Shared>>,
+    is_shown: bool,
 }
 
 impl<W: Work> Beside<W> {
@@ -100,6 +104,16 @@ impl<W: Work> Beside<W> {
             done_before: 0.0,
             would_contend: false,
             runqueue: Runqueue::default(),
+            state: None,
+            is_shown: false,
+        }
+    }
+
+    /// Has the endpoint's metrics, and `tsumuji top`, show where the work is and why, as the executor of a channel that has no service.
+    pub fn show(&mut self, endpoint: &Endpoint, channel_id: u16) {
+        if let Some(state) = self.state.as_ref().filter(|_| !self.is_shown) {
+            endpoint.show_executor(channel_id, Arc::clone(state));
+            self.is_shown = true;
         }
     }
 
@@ -139,6 +153,9 @@ impl<W: Work> Beside<W> {
             computed_ns,
         };
         let is_beside = division.is_beside(done, || self.runqueue.delay_ns());
+        let state =
+            (self.state).get_or_insert_with(|| Arc::new(dispatch::Shared::of_steps(executor)));
+        state.is_beside(is_beside, division.reason());
         match (is_beside, self.is_handed_over) {
             (true, false) => match self.start() {
                 Ok(()) => {

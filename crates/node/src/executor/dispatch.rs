@@ -102,6 +102,29 @@ impl Shared {
         );
     }
 
+    /// Of work in steps, which one thread beside the driving one may do.
+    pub(super) fn of_steps(executor: Executor) -> Self {
+        Self {
+            executor,
+            workers: AtomicUsize::new(1),
+            ..Self::default()
+        }
+    }
+
+    /// The work is with the thread beside, or not, for that reason.
+    pub(super) fn is_beside(&self, is_beside: bool, reason: Reason) {
+        self.note_reason(reason);
+        if self.with_workers.swap(is_beside, Ordering::Relaxed) != is_beside {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_reason(&self, reason: Reason) {
+        let index = REASONS.iter().position(|known| *known == reason);
+        self.reason
+            .store(index.unwrap_or(0) as u8, Ordering::Relaxed);
+    }
+
     pub(crate) fn state(&self) -> ExecutorState {
         let reason = usize::from(self.reason.load(Ordering::Relaxed));
         ExecutorState {
@@ -184,8 +207,7 @@ impl Dispatch {
     }
 
     fn tell(&self, reason: Reason) {
-        let index = REASONS.iter().position(|known| *known == reason);
-        (self.shared.reason).store(index.unwrap_or(0) as u8, Ordering::Relaxed);
+        self.shared.note_reason(reason);
     }
 
     /// Number of workers: no more than there are cores beside the driving thread's, and at least one.

@@ -4,8 +4,8 @@
 //! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if it is
 //! done faster, and comes back if not. Now and then it comes back on trial, too: the first one may have met another program, or peers that tried the same.
 
-use super::Executor;
 use super::policy::Trial;
+use super::{Executor, Reason};
 
 /// Between two decisions: some hundred steps, and long against the move itself.
 const PERIOD_NS: u64 = 5_000_000;
@@ -43,6 +43,7 @@ pub(super) struct Division {
     trial: Trial,
     /// Of coming back.
     back: Trial,
+    reason: Reason,
 }
 
 impl Division {
@@ -56,7 +57,17 @@ impl Division {
             waited_ns: None,
             trial: Trial::default(),
             back: Trial::default(),
+            reason: match (executor, may_gain) {
+                (Executor::Adaptive, false) => Reason::NoCore,
+                (Executor::Adaptive, true) => Reason::Unmeasured,
+                _ => Reason::Fixed,
+            },
         }
+    }
+
+    /// Why the work is where it is. Heavy: messages take much of the polling thread's time, and the work is done faster beside it.
+    pub(super) fn reason(&self) -> Reason {
+        self.reason
     }
 
     /// Whether a thread beside the polling one is to compute from now on. `done` counts on while the program computes; `waited_ns`, asked now and then: how
@@ -89,24 +100,28 @@ impl Division {
                 self.trial.pause(now_ns);
                 self.back = Trial::default();
             }
-            self.beside = false;
+            (self.beside, self.reason) = (false, Reason::NoCore);
         } else if self.beside {
             if self.trial.has_failed(work, span_ns, now_ns) {
-                self.beside = false;
+                (self.beside, self.reason) = (false, Reason::NoCore);
             } else if !self.trial.is_on() && self.back.is_allowed(now_ns) {
                 self.back.begin(work - work * GAIN_PERCENT / 100, span_ns);
                 self.beside = false;
             }
         } else if self.back.is_on() {
             if self.back.has_failed(work, span_ns, now_ns) {
-                self.beside = true;
+                (self.beside, self.reason) = (true, Reason::Heavy);
             } else if !self.back.is_on() {
                 self.trial.pause(now_ns);
             }
         } else if work > 0 {
             let computed_ns = done.computed_ns.saturating_sub(self.since.computed_ns);
             let exchanged_ns = span_ns.saturating_sub(computed_ns);
-            if exchanged_ns * 100 >= span_ns * EXCHANGE_PERCENT && self.trial.is_allowed(now_ns) {
+            let is_light = exchanged_ns * 100 < span_ns * EXCHANGE_PERCENT;
+            if is_light {
+                self.reason = Reason::Light;
+            } else if self.trial.is_allowed(now_ns) {
+                self.reason = Reason::Heavy;
                 self.trial.begin(work + work * GAIN_PERCENT / 100, span_ns);
                 self.back.pause(now_ns);
                 self.beside = true;
@@ -164,6 +179,16 @@ mod tests {
     #[test]
     fn work_moves_where_it_is_done_faster() {
         let adaptive = |may_gain| Division::new(Executor::Adaptive, may_gain);
+        let reason = |may_gain, work, computed_percent| {
+            let mut division = adaptive(may_gain);
+            run(&mut division, 50, work, computed_percent);
+            division.reason()
+        };
+        assert_eq!(reason(false, [1.0, 2.0], 10), Reason::NoCore);
+        assert_eq!(reason(true, [1.0, 2.0], 90), Reason::Light);
+        assert_eq!(reason(true, [1.0, 1.2], 50), Reason::Heavy);
+        assert_eq!(reason(true, [1.0, 0.5], 50), Reason::NoCore);
+        assert_eq!(adaptive(true).reason(), Reason::Unmeasured);
         assert_eq!(run(&mut adaptive(false), 50, [1.0, 2.0], 10), [false; 50]);
         assert_eq!(run(&mut adaptive(true), 50, [1.0, 2.0], 90), [false; 50]);
         let faster = run(&mut adaptive(true), 50, [1.0, 1.2], 50);

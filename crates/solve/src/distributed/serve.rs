@@ -8,7 +8,7 @@
 use super::beside::{Beside, Handover};
 use super::config::SolveConfig;
 use super::field::{JUDGE, Outlet, node};
-use super::message::{LapReport, REPORT_CHANNEL};
+use super::message::{BOARD_CHANNEL, LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
 use super::space::{Between, Broken, Mailbox};
 use super::stats::{self, Meter};
@@ -136,7 +136,9 @@ fn serve(endpoint: &mut Endpoint, driver: &mut Driver, began: Instant) -> Result
         let sent = driver.send(endpoint)?;
         let threads = driver.worker.threads();
         let (is_contended, would_contend) = (threads >= too_many, threads + 1 >= too_many);
-        if driver.divide(before, (is_alone, would_contend))? {
+        let is_back = driver.divide(before, (is_alone, would_contend))?;
+        driver.beside.laps.show(endpoint, BOARD_CHANNEL);
+        if is_back {
             continue;
         }
         // The updates of one step leave together, unless the number of elements in a frame is fixed: then each is a frame of its own.
