@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Error, ensure};
+use anyhow::{Context, Error, ensure};
+use tsumuji_node::bootstrap::{ENV_CAPTURE, check_env, has_launcher};
 use tsumuji_node::{
     ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
     MetricsAt, NodeId, OpenError, Options, Printing, Security, WorkerExit, WorkerFailure,
@@ -15,6 +16,7 @@ use tsumuji_node::{
 
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::meeting::meet;
+use crate::output::PendingFile;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, metrics, output, security};
 
 /// Grace time of the remaining workers when a run has failed.
@@ -227,8 +229,20 @@ impl Team<'_> {
         Ok(endpoint)
     }
 
+    /// Refuses variables that only workers read, before any is started: what they say of them is that they were lost.
+    fn check_env(&self) -> anyhow::Result<()> {
+        check_env(self.args.loss.is_some())?;
+        if let (Some(path), None) = (std::env::var_os(ENV_CAPTURE), self.cluster) {
+            let of_first = Path::new(&path).with_extension("1.pcapng");
+            PendingFile::create(&of_first)
+                .with_context(|| format!("environment variable {ENV_CAPTURE}"))?;
+        }
+        Ok(())
+    }
+
     /// Starts the workers, as the judge, and meets them.
     fn begin(&self, interrupt: &Interrupt) -> anyhow::Result<(Launcher, Endpoint)> {
+        self.check_env()?;
         let started = Launcher::start(self.launch_spec()?);
         let mut launcher = started.map_err(|error| match error {
             LaunchError::Worker(failure) => Error::from(failure),
@@ -313,7 +327,8 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// Runs a launched worker. All its input comes by messages; errors are told to the launcher only: the judge prints them.
+/// Runs a worker that was launched, or that has joined. All its input comes by messages; errors are told to the launcher only: the judge prints them.
+/// One that has joined has no launcher, and prints them itself.
 pub(crate) fn work<E: std::error::Error>(
     serve: impl FnOnce(&mut Endpoint) -> Result<(), E>,
 ) -> Outcome {
@@ -328,6 +343,9 @@ pub(crate) fn work<E: std::error::Error>(
         Ok(()) => Ok(DONE),
         Err(error) => {
             report_error(&error);
+            if !has_launcher() {
+                tell!("tsumuji: {error}");
+            }
             Ok(ExitCode::from(NOT_REACHED))
         }
     }

@@ -108,12 +108,7 @@ fn workers_join_a_run() {
         let line = lines
             .find_map(|line| line.ok().filter(|line| line.contains("workers join by")))
             .unwrap();
-        let (_, join) = line.split_once("tsumuji join ").unwrap();
-        let (options, program) = join.split_once("-- tsumuji ").unwrap();
-        let mut words = vec!["join"];
-        words.extend(options.split_whitespace());
-        words.extend(["--", env!("CARGO_BIN_EXE_tsumuji"), program]);
-        let joined = start(&words);
+        let joined = start(&words_of(&line));
         wait_until_at_work(&[joined.id()]);
         let first = wait_for_children(child.id(), 1)[0];
         signal("-KILL", first);
@@ -297,4 +292,81 @@ fn failed_runs_replace_nothing() {
         assert!(!said.contains("--tol above"), "{method}: {said}");
     }
     assert_eq!(std::fs::read(&output).unwrap(), b"an earlier solution");
+}
+
+/// Workers that joined say why they end when the judge has died, as those that a user starts by `--id` do.
+#[test]
+fn joined_workers_tell_of_a_lost_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "1,u\n2,v\n3,u\n4,v\n".repeat(5000);
+    let data = common::file(folder.path(), "line.csv", format!("a,y\n{rows}"));
+    let mut solve = ENDLESS.to_vec();
+    solve.extend(["--method", "relax", "--lease", "2"]);
+    let learn = [
+        "learn", "logistic", &data, "--method", "sgd", "--epochs", "1000000", "--tol", "1e-300",
+    ];
+    for words in [&solve[..], &learn] {
+        let more = ["--workers", "1", "--admit", "--link", "udp"];
+        let mut child = start(&[words, &more].concat());
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines
+            .find_map(|line| line.ok().filter(|line| line.contains("workers join by")))
+            .unwrap();
+        let joined = start(&words_of(&line));
+        wait_until_at_work(&[joined.id()]);
+        signal("-KILL", child.id());
+        let output = finish(joined);
+        child.wait().unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {told}");
+        let is_one_line = told.trim_end().lines().count() == 1;
+        assert!(
+            is_one_line && told.starts_with("tsumuji: ") && told.contains("judge"),
+            "{words:?}: {told:?}"
+        );
+    }
+}
+
+/// The command that a line of `--admit` prints, without the program.
+fn words_of(line: &str) -> Vec<&str> {
+    let (_, join) = line.split_once("tsumuji join ").unwrap();
+    let (options, program) = join.split_once("-- tsumuji ").unwrap();
+    let mut words = vec!["join"];
+    words.extend(options.split_whitespace());
+    words.extend(["--", env!("CARGO_BIN_EXE_tsumuji"), program]);
+    words
+}
+
+/// Variables that only workers read are checked before any is started: one line names them.
+#[test]
+fn bad_variables_are_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = common::file(folder.path(), "line.csv", "a,y\n1,1\n2,3\n3,5\n");
+    let netlist = common::file(
+        folder.path(),
+        "d.cir",
+        "title\nV1 a 0 5\nR1 a b 1k\nR2 b 0 1k\n.end\n",
+    );
+    let solve = ["solve", "--generate", "poisson2d:30", "--workers", "2"];
+    let learn = ["learn", "linear", &data, "--workers", "1"];
+    let circuit = ["solve", &netlist, "--mode", "processes", "--workers", "2"];
+    for (name, value) in [
+        ("TSUMUJI_LOSS", "garbage"),
+        ("TSUMUJI_ADMIT", "perhaps"),
+        ("TSUMUJI_CAPTURE", "/nonexistent/trace.pcapng"),
+    ] {
+        for words in [&solve[..], &learn, &circuit] {
+            let output = common::run(common::command(words).env(name, value));
+            let told = text(&output.stderr);
+            let told: Vec<&str> = told
+                .lines()
+                .filter(|line| line.starts_with("tsumuji: "))
+                .collect();
+            assert_eq!(output.status.code(), Some(2), "{name}: {words:?}: {told:?}");
+            assert!(
+                told.len() == 1 && told[0].contains(name),
+                "{words:?}: {told:?}"
+            );
+        }
+    }
 }

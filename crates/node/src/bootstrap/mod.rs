@@ -44,8 +44,8 @@ pub(crate) use offer::Server as HostServer;
 pub use pauses::{continue_launches, pause_launches};
 pub use relay::{RelayEnd, RelayPlan, RelayServeError, RelayServes, serve_relay};
 pub use worker::{
-    endpoint_from_env, endpoint_in_cluster, endpoint_on, open_in_cluster, report_error,
-    security_from_env, was_launched,
+    check_env, endpoint_from_env, endpoint_in_cluster, endpoint_on, has_launcher, open_in_cluster,
+    report_error, security_from_env, was_launched,
 };
 
 /// Name of the rendezvous socket. Set by the launcher.

@@ -77,6 +77,20 @@ pub fn report_error(error: &(impl Display + ?Sized)) {
     }
 }
 
+/// Whether a launcher hears what [`report_error`] reports. One that has joined a cluster has none, nor has a process of `mpiexec`.
+pub fn has_launcher() -> bool {
+    LAUNCHER.get().is_some()
+}
+
+/// Refuses values of `TSUMUJI_LOSS` and `TSUMUJI_ADMIT` with which no process of a launch opens its endpoint, so that this can be told before one is
+/// started. `has_loss`: the launch sets the first one itself.
+pub fn check_env(has_loss: bool) -> Result<(), OpenError> {
+    if !has_loss {
+        impairment(0)?;
+    }
+    flag(ENV_ADMIT).map(drop)
+}
+
 fn open(options: Options) -> Result<Endpoint, OpenError> {
     let node = NodeId;
     if let Some(name) = text(ENV_RENDEZVOUS)? {
