@@ -16,7 +16,7 @@ const MODEL_BYTES_MAX: u64 = 256 << 20;
 /// Predict with a model of `tsumuji learn --model`: one line for each row of DATA.
 ///
 /// Classes are printed by their original labels. DATA has the columns that the model was learned from, in any of the formats of `learn`; the target may be
-/// there or missing. Where it is there, the score goes to standard error.
+/// there or missing. Where it is there and fits the model, the score goes to standard error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tsumuji predict iris.json new.csv
@@ -73,7 +73,12 @@ pub(crate) fn run(args: Args) -> Outcome {
                 None
             }
         },
-        None => None,
+        None => {
+            if let Some(fault) = &data.targets_fault {
+                tell!("note: no score: {fault}");
+            }
+            None
+        }
     };
     if args.json {
         let mut value = json!({ "rows": words.len(), "model": model.kind, "predictions": words });

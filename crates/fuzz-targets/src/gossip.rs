@@ -16,6 +16,7 @@ fn problem(config: &LearnConfig) -> Problem {
         },
         names: None,
         target_name: None,
+        targets_fault: None,
         targets: Some(Targets::Labels {
             classes: vec!["a".to_owned(), "b".to_owned()],
             ids: (0..rows as u32).map(|row| row % 2).collect(),

@@ -168,6 +168,7 @@ fn problem(case: &Case, config: &LearnConfig) -> Problem {
         },
         names: None,
         target_name: None,
+        targets_fault: None,
         targets: Some(Targets::Labels {
             classes: vec!["no".to_owned(), "yes".to_owned()],
             ids,

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Kind;
-use crate::data::{CLASSES_MAX, COLUMNS_MAX, Features, Targets};
+use crate::data::{CLASSES_MAX, COLUMNS_MAX, Features, Targets, has_line_break};
 
 /// What a file must say to be a model.
 const FORMAT: &str = "tsumuji-model";
@@ -140,6 +140,9 @@ impl Model {
             },
             _ => return bad("`classes` belongs to classifiers only, and to each of them"),
         };
+        if (self.classes.iter().flatten()).any(|label| has_line_break(label)) {
+            return bad("a label of `classes` has a line break");
+        }
         if self.coefficients.len() != outputs || self.intercepts.len() != outputs {
             return bad("there must be coefficients and an intercept for each output");
         }
@@ -294,6 +297,7 @@ mod tests {
             |model| model.intercepts = vec![],
             |model| model.names = Some(vec![]),
             |model| model.version = 2,
+            |model| model.classes = Some(["a", "b", "c\nd"].map(str::to_owned).to_vec()),
         ] {
             let mut model = three();
             damage(&mut model);

@@ -279,6 +279,7 @@ mod tests {
             },
             names: None,
             target_name: None,
+            targets_fault: None,
             targets: Some(match classes {
                 0 => Targets::Numbers((0..rows).map(|row| 3.0 * row as f64 + 1.0).collect()),
                 _ => Targets::Labels {

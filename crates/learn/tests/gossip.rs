@@ -41,6 +41,7 @@ fn data(kind: Kind, rows: usize, columns: usize, classes: usize) -> Data {
         features: Features::Dense { columns, values },
         names: None,
         target_name: None,
+        targets_fault: None,
         targets: Some(targets),
     }
 }

@@ -59,6 +59,7 @@ fn problem(config: &LearnConfig) -> Problem {
         features: Features::Dense { columns, values },
         names: None,
         target_name: None,
+        targets_fault: None,
         targets: Some(Targets::Labels {
             classes: (0..CLASSES).map(|class| format!("c{class:02}")).collect(),
             ids,

@@ -218,3 +218,15 @@ fn test_sets_and_models() {
         assert_eq!(std::fs::read(output).unwrap(), before);
     }
 }
+
+/// A label with a line break would be no line of predictions.
+#[test]
+fn labels_of_several_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = "a,y\n1,u\n2,\"v\nw\"\n3,u\n4,u\n";
+    let data = file(folder.path(), "lines.csv", content);
+    assert_refused(
+        &["learn", "logistic", &data],
+        &["lines.csv: line 3:", "'v\\nw'", "line break"],
+    );
+}

@@ -639,3 +639,62 @@ fn impossible_clusters_are_refused() {
         assert!(output.stdout.is_empty());
     }
 }
+
+/// Targets are needed for a score only: rows are predicted whatever they are, and a note says why there is no score.
+#[test]
+fn predictions_need_no_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let model = |kind: &str, content: &str| {
+        let data = file(folder, &format!("{kind}.csv"), content);
+        let path = folder.join(format!("{kind}.json"));
+        let path = path.to_str().unwrap().to_owned();
+        let words = [
+            "learn", kind, &data, "--l2", "0.1", "--mode", "single", "--model", &path,
+        ];
+        assert!(tsumuji(&words).status.success(), "{kind}");
+        path
+    };
+    let classifier = model("logistic", "a,y\n1,u\n2,v\n1,u\n3,v\n");
+    let regression = model("ridge", "a,y\n1,1\n2,3\n3,5\n4,7\n");
+    let rows = 300;
+    let numbers: Vec<f64> = (0..2 * rows).map(f64::from).collect();
+    let matrix = file(folder, "reg.npy", common::npy("(300, 2)", &numbers));
+    let many: String = (0..rows).map(|row| format!("{row},{row}.5\n")).collect();
+    let many = file(folder, "many.csv", format!("a,y\n{many}"));
+    let sparse: String = (0..rows).map(|row| format!("{row} 1:{row}\n")).collect();
+    let sparse = file(folder, "many.svm", sparse);
+    let words = file(folder, "words.csv", "a,y\n1,u\n2,v\n");
+    let holes = file(folder, "holes.csv", "a,y\n1,\n2,3\n");
+    for (model, data, rows, reason) in [
+        (&classifier, &matrix, rows, "256 classes"),
+        (&classifier, &many, rows, "256 classes"),
+        (&classifier, &sparse, rows, "256 classes"),
+        (&regression, &words, 2, "'u'"),
+        (&regression, &holes, 2, "empty"),
+    ] {
+        let output = tsumuji(&["predict", model, data]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{data}: {told}");
+        assert_eq!(
+            text(&output.stdout).lines().count(),
+            rows as usize,
+            "{data}"
+        );
+        assert!(
+            told.starts_with("note: no score: ")
+                && told.contains(reason)
+                && told.lines().count() == 1,
+            "{data}: {told}"
+        );
+        // For a test set they are needed.
+        let own = model.replace(".json", ".csv");
+        let kind = if model == &classifier {
+            "logistic"
+        } else {
+            "ridge"
+        };
+        let learn = ["learn", kind, &own, "--mode", "single", "--test", data];
+        assert_eq!(tsumuji(&learn).status.code(), Some(2), "{data}");
+    }
+}

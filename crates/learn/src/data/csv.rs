@@ -1,7 +1,7 @@
 //! CSV with a header: a column for each feature, and one for the target (the last one unless it is named).
 
 use super::features::{COLUMNS_MAX, Features};
-use super::targets::{Builder, Want};
+use super::targets::{Gathered, Want};
 use super::{Data, Reading, check_columns, finite};
 use csv::StringRecord;
 use std::io::{BufRead, Read, Take};
@@ -37,7 +37,7 @@ pub(super) fn read(
     }
     let columns = header(source, &record, reading)?;
     let width = record.len();
-    let (mut values, mut targets) = (Vec::new(), Builder::new(want));
+    let (mut values, mut targets) = (Vec::new(), Gathered::new(want, reading));
     while next(source, &mut table, &mut record)? {
         let place = Place::Line(record.position().map_or(0, csv::Position::line));
         if record.len() != width {
@@ -46,9 +46,8 @@ pub(super) fn read(
         }
         for (column, cell) in record.iter().enumerate() {
             if columns.target == Some(column) {
-                targets
-                    .push(cell)
-                    .map_err(|what| source.error(place, what))?;
+                let taken = targets.push(cell);
+                taken.or_else(|what| targets.miss(source.error(place, what)))?;
             } else {
                 let value = if cell.is_empty() {
                     Err("the cell is empty".to_owned())
@@ -62,6 +61,10 @@ pub(super) fn read(
         }
         source.check_memory(place, values.len() as u128 * 16)?;
     }
+    let (targets, targets_fault) = match columns.target {
+        Some(_) => targets.finish(),
+        None => (None, None),
+    };
     Ok(Data {
         features: Features::Dense {
             columns: columns.names.len(),
@@ -69,7 +72,8 @@ pub(super) fn read(
         },
         names: Some(columns.names),
         target_name: columns.target_name,
-        targets: columns.target.map(|_| targets.finish()),
+        targets,
+        targets_fault,
     })
 }
 

@@ -123,6 +123,7 @@ impl Generate {
             },
             names: None,
             target_name: None,
+            targets_fault: None,
             targets: Some(targets),
         })
     }

@@ -13,6 +13,7 @@ mod targets;
 pub use features::{COLUMNS_MAX, Features};
 pub(crate) use features::{Row, dot};
 pub use generate::{Generate, GenerateError};
+pub(crate) use targets::has_line_break;
 pub use targets::{CLASSES_MAX, Targets, Want};
 pub use tsumuji_numbers::FileError;
 
@@ -34,6 +35,8 @@ pub struct Data {
     pub target_name: Option<String>,
     /// The targets; only data to predict for may be without.
     pub targets: Option<Targets>,
+    /// Why targets that are there were left out: data to predict for are read whatever their targets are.
+    pub targets_fault: Option<String>,
 }
 
 /// What the data are read for.
@@ -52,9 +55,19 @@ pub enum Reading<'a> {
         names: Option<&'a [String]>,
         /// Name of the target's column, if the model knows it.
         target: Option<&'a str>,
-        /// Whether the targets must be there.
+        /// Whether the targets must be there, and fit the model.
         needs_targets: bool,
     },
+}
+
+impl Reading<'_> {
+    /// Whether the targets must be there, and fit.
+    fn needs_targets(self) -> bool {
+        match self {
+            Self::Learn { .. } => true,
+            Self::Like { needs_targets, .. } => needs_targets,
+        }
+    }
 }
 
 /// Memory that data may take where the kernel does not tell how much there is.

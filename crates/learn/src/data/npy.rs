@@ -4,7 +4,7 @@
 //! (or `target`).
 
 use super::features::{COLUMNS_MAX, Features};
-use super::targets::{Builder, Targets, Want};
+use super::targets::{Gathered, Want};
 use super::{Data, Reading, check_columns};
 use std::io::{BufRead, Cursor, Read};
 use tsumuji_numbers::{FileError, Place, Source, npy::Header};
@@ -105,21 +105,18 @@ pub(super) fn read_npy(
         return Err(source.error(Place::Header, what));
     }
     let has_target = match reading {
+        Reading::Like { columns, .. } => reading.needs_targets() || array.columns != columns,
         Reading::Learn { .. } => true,
-        Reading::Like {
-            columns,
-            needs_targets,
-            ..
-        } => needs_targets || array.columns != columns,
     };
     if has_target && array.columns < 2 {
         let what = "the matrix has no column of features beside the target, its last column";
         return Err(source.error(Place::Header, what));
     }
     let mut values = array.values(source, &mut reader)?;
-    let targets = has_target.then(|| Told::Numbers(split_last(&mut values, array.columns)));
+    let told = has_target.then(|| Told::Numbers(split_last(&mut values, array.columns)));
     let columns = array.columns - usize::from(has_target);
-    finish(source, columns, values, targets, want, reading)
+    let targets = Gathered::new(want, reading);
+    finish(source, columns, values, (targets, told), reading)
 }
 
 /// Takes the last column out of rows.
@@ -174,12 +171,15 @@ pub(super) fn read_npz(
     else {
         unreachable!("only targets may be texts");
     };
-    let targets = take(TARGETS_NAMES)?;
-    let needs_targets = match reading {
-        Reading::Learn { .. } => true,
-        Reading::Like { needs_targets, .. } => needs_targets,
+    let mut targets = Gathered::new(want, reading);
+    let mut told = match take(TARGETS_NAMES) {
+        Ok(told) => told,
+        Err(error) => {
+            targets.miss(error)?;
+            None
+        }
     };
-    if targets.is_none() && needs_targets {
+    if told.is_none() && reading.needs_targets() {
         return Err(missing("targets", TARGETS_NAMES));
     }
     if rows.is_vector {
@@ -188,21 +188,22 @@ pub(super) fn read_npz(
             "the array of rows has 1 dimension; a matrix has 2",
         ));
     }
-    if let Some((targets, told)) = &targets
-        && (told.len() != rows.rows || targets.columns != 1)
+    if let Some((array, numbers)) = &told
+        && (numbers.len() != rows.rows || array.columns != 1)
     {
-        let what = if targets.columns == 1 {
-            format!("{} targets for {} rows", told.len(), rows.rows)
+        let what = if array.columns == 1 {
+            format!("{} targets for {} rows", numbers.len(), rows.rows)
         } else {
             format!(
                 "the targets have the shape ({}, {}); accepted are ({},) and ({}, 1)",
-                targets.rows, targets.columns, rows.rows, rows.rows
+                array.rows, array.columns, rows.rows, rows.rows
             )
         };
-        return Err(source.error(Place::Whole, what));
+        targets.miss(source.error(Place::Whole, what))?;
+        told = None;
     }
-    let targets = targets.map(|(_, told)| told);
-    finish(source, rows.columns, values, targets, want, reading)
+    let told = told.map(|(_, told)| told);
+    finish(source, rows.columns, values, (targets, told), reading)
 }
 
 /// All bytes of an archive: at most half of the memory, because its arrays are there beside it.
@@ -219,8 +220,7 @@ fn finish(
     source: &Source,
     columns: usize,
     values: Vec<f64>,
-    targets: Option<Told>,
-    want: Want,
+    (mut targets, told): (Gathered, Option<Told>),
     reading: Reading<'_>,
 ) -> Result<Data, FileError> {
     check_columns(source, Place::Header, reading, columns)?;
@@ -233,26 +233,28 @@ fn finish(
         let row = Place::Row((place / columns) as u64 + 1);
         return Err(source.error(row, what));
     }
-    let targets = match targets {
-        None => None,
-        Some(told) => Some(collect(source, &told, want)?),
-    };
+    let has_targets = told.is_some();
+    if let Some(told) = told {
+        collect(source, &told, &mut targets)?;
+    }
+    let (targets, targets_fault) = targets.finish();
     Ok(Data {
         features: Features::Dense { columns, values },
         names: None,
         target_name: None,
-        targets,
+        targets: targets.filter(|_| has_targets),
+        targets_fault,
     })
 }
 
-fn collect(source: &Source, told: &Told, want: Want) -> Result<Targets, FileError> {
-    let mut targets = Builder::new(want);
+fn collect(source: &Source, told: &Told, targets: &mut Gathered) -> Result<(), FileError> {
     for row in 0..told.len() {
         let taken = match told {
             Told::Numbers(numbers) => targets.push_number(numbers[row]),
             Told::Words(words) => targets.push(&words[row]),
         };
-        taken.map_err(|what| source.error(Place::Row(row as u64 + 1), what))?;
+        let place = Place::Row(row as u64 + 1);
+        taken.or_else(|what| targets.miss(source.error(place, what)))?;
     }
-    Ok(targets.finish())
+    Ok(())
 }

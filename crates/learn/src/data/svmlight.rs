@@ -2,7 +2,7 @@
 //! in all rows.
 
 use super::features::{COLUMNS_MAX, Features};
-use super::targets::{Builder, Want};
+use super::targets::{Gathered, Want};
 use super::{Data, Reading, finite};
 use std::io::Read;
 use tsumuji_numbers::{FileError, Lines, Place, Source, shown};
@@ -71,14 +71,8 @@ pub(super) fn read(
         starts: vec![0],
         ..Rows::default()
     };
-    let mut targets = Builder::new(want);
-    let may_lack = matches!(
-        reading,
-        Reading::Like {
-            needs_targets: false,
-            ..
-        }
-    );
+    let mut targets = Gathered::new(want, reading);
+    let may_lack = !reading.needs_targets();
     let mut has_targets = None;
     let mut blank = None;
     while let Some(line) = lines.next_text()? {
@@ -92,13 +86,17 @@ pub(super) fn read(
             continue;
         };
         let is_target = !first.contains(':');
+        let mut unfit = None;
         let taken = match *has_targets.get_or_insert(is_target || !may_lack) {
             has if has != is_target => Err(format!(
                 "{} where {} should be",
                 shown(first),
                 if has { "a target" } else { "index:value" }
             )),
-            true => targets.push(words.next().unwrap_or_default()),
+            true => {
+                unfit = targets.push(words.next().unwrap_or_default()).err();
+                Ok(())
+            }
             false => Ok(()),
         };
         // It may be meant as a row of zeros. At the end it is none.
@@ -109,6 +107,7 @@ pub(super) fn read(
             return Err(source.error(place, what));
         }
         let taken = taken.and_then(|()| rows.push(words));
+        unfit.map_or(Ok(()), |what| targets.miss(lines.error(what)))?;
         taken.map_err(|what| lines.error(what))?;
         if let Reading::Like { columns, .. } = reading
             && rows.columns > columns
@@ -129,6 +128,10 @@ pub(super) fn read(
     if columns == 0 && rows.starts.len() > 1 {
         return Err(source.error(Place::Whole, "no row has a feature"));
     }
+    let (targets, targets_fault) = match has_targets {
+        Some(false) => (None, None),
+        _ => targets.finish(),
+    };
     Ok(Data {
         features: Features::Sparse {
             columns,
@@ -138,6 +141,7 @@ pub(super) fn read(
         },
         names: None,
         target_name: None,
-        targets: has_targets.unwrap_or(true).then(|| targets.finish()),
+        targets,
+        targets_fault,
     })
 }

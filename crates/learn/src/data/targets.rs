@@ -1,8 +1,8 @@
 //! What is to be predicted: a number for each row, or the class of each row.
 
-use super::finite;
+use super::{Reading, finite};
 use std::collections::HashMap;
-use tsumuji_numbers::shown;
+use tsumuji_numbers::{FileError, shown};
 
 /// Most classes: each has parameters of its own, and a column of numbers is taken for labels by mistake.
 pub const CLASSES_MAX: usize = 256;
@@ -58,9 +58,60 @@ impl Targets {
     }
 }
 
+/// Collects the targets of rows. Where the rows are enough, targets that do not fit are left out, and the reason is kept.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    builder: Builder,
+    is_needed: bool,
+    fault: Option<FileError>,
+}
+
+impl Gathered {
+    pub(super) fn new(want: Want, reading: Reading<'_>) -> Self {
+        Self {
+            builder: Builder::new(want),
+            is_needed: reading.needs_targets(),
+            fault: None,
+        }
+    }
+
+    /// Takes the target of the next row; the error says what is wrong with it, which [`miss`](Self::miss) is told of.
+    pub(super) fn push(&mut self, word: &str) -> Result<(), String> {
+        match self.fault {
+            Some(_) => Ok(()),
+            None => self.builder.push(word),
+        }
+    }
+
+    /// The same for a number.
+    pub(super) fn push_number(&mut self, number: f64) -> Result<(), String> {
+        match self.fault {
+            Some(_) => Ok(()),
+            None => self.builder.push_number(number),
+        }
+    }
+
+    /// Goes on without targets, for this reason, unless they are needed.
+    pub(super) fn miss(&mut self, error: FileError) -> Result<(), FileError> {
+        if self.is_needed {
+            return Err(error);
+        }
+        self.fault = Some(error);
+        Ok(())
+    }
+
+    /// All targets, or why they are left out.
+    pub(super) fn finish(self) -> (Option<Targets>, Option<String>) {
+        match self.fault {
+            Some(fault) => (None, Some(fault.to_string())),
+            None => (Some(self.builder.finish()), None),
+        }
+    }
+}
+
 /// Collects targets.
 #[derive(Debug)]
-pub(super) struct Builder {
+struct Builder {
     want: Want,
     numbers: Vec<f64>,
     classes: Vec<String>,
@@ -71,7 +122,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(want: Want) -> Self {
+    fn new(want: Want) -> Self {
         Self {
             want,
             numbers: Vec::new(),
@@ -83,7 +134,7 @@ impl Builder {
     }
 
     /// Takes the target of the next row; the error says what is wrong with it.
-    pub(super) fn push(&mut self, word: &str) -> Result<(), String> {
+    fn push(&mut self, word: &str) -> Result<(), String> {
         if word.is_empty() {
             return Err("the target is empty".to_owned());
         }
@@ -96,6 +147,12 @@ impl Builder {
         }
         if word.parse::<f64>().is_ok_and(f64::is_nan) {
             return Err("the label is NaN; a class needs a name or a number".to_owned());
+        }
+        if has_line_break(word) {
+            return Err(format!(
+                "the label {} has a line break; predictions are one line for each row",
+                shown(word)
+            ));
         }
         let next = self.classes.len();
         let id = *self.places.entry(key(word)).or_insert(next as u32);
@@ -114,7 +171,7 @@ impl Builder {
     }
 
     /// The same for a number.
-    pub(super) fn push_number(&mut self, number: f64) -> Result<(), String> {
+    fn push_number(&mut self, number: f64) -> Result<(), String> {
         if self.want == Want::Numbers && number.is_finite() {
             self.numbers.push(number);
             return Ok(());
@@ -132,7 +189,7 @@ impl Builder {
     }
 
     /// All targets, the classes sorted.
-    pub(super) fn finish(self) -> Targets {
+    fn finish(self) -> Targets {
         if self.want == Want::Numbers {
             return Targets::Numbers(self.numbers);
         }
@@ -155,6 +212,11 @@ impl Builder {
             ids: self.ids.iter().map(|id| place[*id as usize]).collect(),
         }
     }
+}
+
+/// Whether a label is more than one line where it is printed.
+pub(crate) fn has_line_break(label: &str) -> bool {
+    label.contains(['\n', '\r'])
 }
 
 /// Above this not all whole numbers are different as `f64`.

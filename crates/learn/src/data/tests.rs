@@ -339,6 +339,59 @@ fn npz_is_read() {
     );
 }
 
+/// Rows to predict for are read whatever the targets beside them are; why there are none is told. A test set is refused.
+#[test]
+fn rows_need_no_targets() {
+    let files = Files::new();
+    let reading = |needs_targets| Reading::Like {
+        columns: 1,
+        names: None,
+        target: None,
+        needs_targets,
+    };
+    let packed = zip::write::SimpleFileOptions::default();
+    let archive = |targets: Vec<u8>| {
+        let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        let rows = npy("<f8", "False", "(2, 1)", &doubles(&[0.5, 2.0]));
+        for (name, content) in [("X.npy", rows), ("y.npy", targets)] {
+            archive.start_file(name, packed).unwrap();
+            archive.write_all(&content).unwrap();
+        }
+        archive.finish().unwrap().into_inner()
+    };
+    let of_three = npy("<f8", "False", "(3,)", &doubles(&[1.0, 2.0, 3.0]));
+    for (name, content, why) in [
+        (
+            "a.csv",
+            b"a,y\n1,2\n3,ant\n".to_vec(),
+            "a.csv: line 3: the target 'ant'",
+        ),
+        (
+            "a.svm",
+            b"1 1:2\nant 1:3\n".to_vec(),
+            "a.svm: line 2: the target 'ant'",
+        ),
+        ("a.npz", archive(of_three), "3 targets for 2 rows"),
+        ("b.npz", archive(npy("|O", "False", "(2,)", b"")), "array y"),
+        (
+            "c.npz",
+            archive(npy("<U1", "False", "(2,)", &[97, 0, 0, 0, 98, 0, 0, 0])),
+            "row 1: the target 'a'",
+        ),
+    ] {
+        let path = files.put(name, content);
+        let data = read(&path, Want::Numbers, reading(false)).unwrap();
+        assert_eq!((data.features.rows(), data.targets), (2, None), "{name}");
+        let fault = data.targets_fault.unwrap();
+        assert!(fault.contains(why), "{name}: {fault}");
+        let error = read(&path, Want::Numbers, reading(true)).unwrap_err();
+        assert_eq!(error.to_string(), fault);
+    }
+    let path = files.put("plain.csv", "a\n1\n");
+    let data = read(&path, Want::Numbers, reading(false)).unwrap();
+    assert_eq!((data.targets, data.targets_fault), (None, None));
+}
+
 /// Damaged NumPy files are refused in one line.
 #[test]
 fn npy_mistakes_are_named() {
