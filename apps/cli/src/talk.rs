@@ -3,13 +3,15 @@
 //!
 //! That line is drawn between measurements only: nothing of ours runs during them.
 
+use std::process::ExitCode;
+
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 use tsumuji_bench::compare::{Listener, Step};
 use tsumuji_bench::machine::{self, Machine};
 use tsumuji_bench::stats::size_name;
 
-use crate::{DONE, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome, output};
 
 /// Output of a measurement to the user.
 pub(crate) struct Talk {
@@ -42,6 +44,19 @@ impl Talk {
             output::print_json(report);
         }
         Ok(DONE)
+    }
+
+    /// The same after files of the measurement, which `written` is about: those that could not be written take no result. JSON has the error, and the exit
+    /// code is 1.
+    pub(crate) fn end_with_files(self, mut report: Value, written: anyhow::Result<()>) -> Outcome {
+        let Err(error) = written else {
+            return self.end(&report);
+        };
+        let error = format!("{error:#}");
+        report["error"] = error.as_str().into();
+        self.end(&report)?;
+        tell!("tsumuji: {error}");
+        Ok(ExitCode::from(NOT_REACHED))
     }
 
     /// Prints the description of the machine, and a warning if it is busy.

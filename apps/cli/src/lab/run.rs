@@ -97,18 +97,19 @@ pub(super) fn run(args: &Args) -> Outcome {
     let measured = measured(&plan, &mut talk)?;
     talk.say(&shown(&measured));
     let title = "who copies, who starts: bandwidth until the sender's completion";
-    files.write(
+    let written = files.write(
         || comma_separated(&measured.cells),
         || plot::svg(title, "MB/s", &lines(&measured.cells)),
-    )?;
+    );
     let ways: Vec<_> = Way::all()
         .map(|way| json!({ "way": way.name(), "by": way.by() }))
         .collect();
-    talk.end(&json!({
+    let report = json!({
         "machine": machine, "ways": ways, "rounds": args.rounds, "seconds": args.seconds.as_secs_f64(),
         "results": measured.cells, "registration": measured.registration, "crossovers": measured.crossovers, "refused": measured.refused,
         "zero_copies": measured.zero_copies,
-    }))
+    });
+    talk.end_with_files(report, written)
 }
 
 /// Measures, and says the table of bandwidth of the paper's ways as it comes.

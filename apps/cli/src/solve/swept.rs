@@ -15,7 +15,7 @@ use crate::named::name_of;
 use crate::output::Files;
 use crate::sweep::{self, Sweep, Variable};
 use crate::talk::Talk;
-use crate::{DONE, NOT_REACHED, Outcome};
+use crate::{NOT_REACHED, Outcome};
 
 /// Runs at each value, as in the paper RELAX.
 const REPEATS: u64 = 5;
@@ -86,15 +86,16 @@ pub(super) fn run(sweep: &Sweep, args: &Args) -> Outcome {
         let all = sweep::measure(&ways, sweep, repeats, &mut talk, &mut measure)?;
         talk.say(&sweep::table(sweep.variable, &all));
         let title = format!("time over {name}");
-        files.write(
+        let written = files.write(
             || sweep::csv(sweep.variable, &all),
             || sweep::draw(&title, sweep.variable, &all, &[]),
-        )?;
-        talk.end(&json!({ "varied": name, "machine": machine, "results": all }))?;
+        );
+        let report = json!({ "varied": name, "machine": machine, "results": all });
+        let code = talk.end_with_files(report, written)?;
         let mut cells = all.iter().flat_map(|way| &way.cells);
         Ok(match cells.any(|cell| cell.missing.is_some()) {
             true => ExitCode::from(NOT_REACHED),
-            false => DONE,
+            false => code,
         })
     })
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use crate::common::{command, file, finish, text, tridiagonal};
+use crate::common::{command, file, finish, json, text, tridiagonal};
 
 /// Runs with a standard output that is as full as a disk can be; its exit code, and what it says.
 fn on_full_disk(args: &[&str]) -> (Option<i32>, String) {
@@ -139,4 +139,41 @@ fn key_leaves_no_empty_file() {
         "{said}"
     );
     assert!(!path.exists());
+}
+
+/// A table of a sweep that cannot be written takes no result: JSON has it, with the error.
+#[test]
+fn sweeps_are_told_without_their_files() {
+    let sweep = [
+        "solve",
+        "--generate",
+        "poisson2d:30",
+        "--sweep",
+        "n=10,20",
+        "--repeat",
+        "1",
+    ];
+    for option in ["--history", "--csv"] {
+        let words = match option {
+            "--csv" => vec![
+                "lab",
+                "run",
+                "--sizes",
+                "1K",
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.05",
+            ],
+            _ => sweep.to_vec(),
+        };
+        let (code, run) = json(&[&words[..], &[option, "/dev/full"]].concat());
+        assert_eq!(code, 1, "{run}");
+        assert!(!run["results"].as_array().unwrap().is_empty(), "{run}");
+        let error = run["error"].as_str().unwrap();
+        assert!(
+            error.contains("/dev/full") && error.contains("No space"),
+            "{error}"
+        );
+    }
 }
