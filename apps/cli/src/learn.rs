@@ -223,7 +223,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         model.as_ref().is_none_or(Model::is_finite),
         "{name}: the coefficients for data as they are, not scaled, are no finite numbers"
     );
-    let train_score = is_usable.then(|| problem.score(&learned.theta));
+    let train_score = model.as_ref().map(|model| problem.score(model));
     let both = model.as_ref().zip(test.as_ref());
     let test_score =
         both.and_then(|(model, test)| model.score(&test.features, test.targets.as_ref()?).ok());

@@ -2,13 +2,16 @@
 
 use crate::config::{Kind, LearnConfig, Method};
 use crate::data::{Data, Features, Targets};
-use crate::model::{Model, Score, class_of, r2};
+use crate::model::{Model, Predictions, Score, r2};
 use crate::newton::{NEWTON_WIDTH_MAX, STATISTIC_MAX};
 use crate::objective::{Shape, Share};
 use crate::scaling::Scaling;
 
 /// Most parameters of a model: a vector of them is one message.
 pub(crate) const PARAMETERS_MAX: usize = 1 << 22;
+
+/// Rows that are scored at a time: all of them, not scaled, would take as much memory as the data.
+const ROWS_AT_ONCE: usize = 1024;
 
 /// How data are made ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub enum ProblemError {
         /// Outputs.
         outputs: usize,
     },
-    /// Numbers are so large, or so far apart, that scaled ones, or their squares, are none.
+    /// Numbers are so large, or so far apart, that scaled ones, or their squares, or the loss in the target's unit, are none.
     #[error("{0} cannot be scaled: its numbers, or their distances, are too large")]
     NotFinite(String),
     /// There are too many parameters.
@@ -113,16 +116,19 @@ impl Problem {
                 column + 1
             )));
         }
-        if how.shuffles {
-            features = shuffled(features, &mut numbers, config.seed);
-        }
+        // Before rows are put into another order, so that every mode takes and refuses the same targets.
         let (target_shift, target_factor) = if classes.is_none() {
             standardise(&mut numbers)
         } else {
             (0.0, 1.0)
         };
-        if !numbers.iter().all(|number| number.is_finite()) {
+        let squares = numbers.iter().map(|number| number * number);
+        let mean = squares.sum::<f64>() / numbers.len().max(1) as f64;
+        if !(mean * target_factor * target_factor).is_finite() {
             return Err(ProblemError::NotFinite("the target".to_owned()));
+        }
+        if how.shuffles {
+            features = shuffled(features, &mut numbers, config.seed);
         }
         Ok(Self {
             share: Share {
@@ -183,21 +189,28 @@ impl Problem {
         self.classes.as_deref()
     }
 
-    /// How well these parameters predict the targets of all rows.
-    pub fn score(&self, theta: &[f64]) -> Score {
-        let share = &self.share;
-        let rows = 0..share.rows();
-        if self.classes.is_none() {
-            let found: Vec<f64> = rows.map(|row| share.predict(row, theta)).collect();
-            return Score::R2(r2(&found, &share.targets));
+    /// How well a model that was made of these data predicts their targets. It is given the rows as they were, not scaled: coefficients for these may
+    /// have lost digits.
+    pub fn score(&self, model: &Model) -> Score {
+        let rows = self.share.rows();
+        let (mut found, mut met) = (Vec::new(), 0);
+        for start in (0..rows).step_by(ROWS_AT_ONCE) {
+            let (mut features, targets) = self.part(start..(start + ROWS_AT_ONCE).min(rows));
+            self.scaling.unapply(&mut features);
+            match model.predict(&features) {
+                // In the unit of the scaled targets.
+                Predictions::Numbers(numbers) => found
+                    .extend((numbers.iter()).map(|y| (y - self.target_shift) / self.target_factor)),
+                Predictions::Labels { ids, .. } => {
+                    let pairs = ids.iter().zip(&targets);
+                    met += pairs.filter(|(id, y)| f64::from(**id) == **y).count();
+                }
+            }
         }
-        let outputs = || theta.chunks_exact(share.shape().width);
-        let class = |row: usize| {
-            let values = outputs().map(|theta| share.predict(row, theta));
-            class_of(values.collect::<Vec<f64>>().as_slice())
-        };
-        let met = rows.filter(|row| f64::from(class(*row)) == share.targets[*row]);
-        Score::Accuracy(met.count() as f64 / share.rows().max(1) as f64)
+        match self.classes {
+            None => Score::R2(r2(&found, &self.share.targets)),
+            Some(_) => Score::Accuracy(met as f64 / rows.max(1) as f64),
+        }
     }
 
     /// Rows of each of `nodes` shares: as many for each, but for one.
@@ -340,12 +353,10 @@ mod tests {
                 let theta: Vec<f64> = (0..problem.share.shape().parameters())
                     .map(|place| (place as f64).sin())
                     .collect();
-                let wanted = problem
-                    .model(&theta)
-                    .score(&data.features, data.targets.as_ref().unwrap())
-                    .unwrap()
-                    .value();
-                let found = problem.score(&theta).value();
+                let model = problem.model(&theta);
+                let wanted = model.score(&data.features, data.targets.as_ref().unwrap());
+                let wanted = wanted.unwrap().value();
+                let found = problem.score(&model).value();
                 assert!((found - wanted).abs() < 1e-12, "{classes} {found} {wanted}");
             }
         }

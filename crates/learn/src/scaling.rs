@@ -73,6 +73,11 @@ impl Scaling {
         features.change(|j, x| (x - self.shifts[j]) / self.factors[j]);
     }
 
+    /// Makes scaled data what they were, but for rounding.
+    pub(crate) fn unapply(&self, features: &mut Features) {
+        features.change(|j, x| x * self.factors[j] + self.shifts[j]);
+    }
+
     /// Shift and factor of the first column.
     pub(crate) fn first(&self) -> (f64, f64) {
         (self.shifts[0], self.factors[0])
@@ -110,6 +115,11 @@ mod tests {
         for row in 0..3 {
             let scaled = features.dot(row, &[2.0, 5.0]) + 0.5;
             assert!((before.dot(row, &weights) + intercept - scaled).abs() < 1e-12);
+        }
+        scaling.unapply(&mut features);
+        for row in 0..3 {
+            let [now, then] = [&features, &before].map(|data| data.dot(row, &[1.0, 1.0]));
+            assert!((now - then).abs() < 1e-14);
         }
     }
 

@@ -219,6 +219,36 @@ fn test_sets_and_models() {
     }
 }
 
+/// Targets whose loss is no number are refused whatever the mode.
+#[test]
+fn targets_that_are_too_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = |scale: &str, signs: [&str; 4]| {
+        let rows = signs.iter().zip([1.1, 1.5, 1.2, 1.7]).enumerate();
+        let rows = rows.map(|(row, (sign, target))| format!("{row},{sign}{target}{scale}\n"));
+        format!("a,y\n{}", rows.collect::<String>())
+    };
+    for (name, content) in [
+        ("h.csv", rows("e308", ["", "", "", ""])),
+        ("signs.csv", rows("e308", ["", "-", "-", ""])),
+        ("half.csv", rows("e307", ["", "-", "-", ""])),
+        ("far.csv", rows("e160", ["", "", "", ""])),
+    ] {
+        let data = file(folder.path(), name, content);
+        for more in [
+            &["--mode", "single"][..],
+            &["--workers", "1"],
+            &["--workers", "2"],
+            &["--workers", "2", "--mode", "allreduce"],
+            &["--workers", "2", "--mode", "tcp"],
+            &["--method", "sgd", "--mode", "single"],
+        ] {
+            let words = [&["learn", "linear", &data], more].concat();
+            assert_refused(&words, &[name, "the target cannot be scaled"]);
+        }
+    }
+}
+
 /// A label with a line break would be no line of predictions.
 #[test]
 fn labels_of_several_lines() {

@@ -698,3 +698,31 @@ fn predictions_need_no_targets() {
         assert_eq!(tsumuji(&learn).status.code(), Some(2), "{data}");
     }
 }
+
+/// What is told of the training data is the score of the model that is written, also where its coefficients have lost digits.
+#[test]
+fn training_score_is_that_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let far: String = (0..40)
+        .map(|row| format!("{},{}\n", 10_000_000_000_000_000_u64 + 2 * row, 3 * row + 1))
+        .collect();
+    let data = file(folder.path(), "far.csv", format!("a,y\n{far}"));
+    let model = folder.path().join("m.json");
+    let model = model.to_str().unwrap();
+    for mode in ["single", "gossip"] {
+        let (code, run) = json(&[
+            "learn", "linear", &data, "--mode", mode, "--test", &data, "--model", model,
+        ]);
+        assert_converged(code, &run);
+        let score = |name: &str| run[name].as_f64().unwrap();
+        assert!(
+            (score("r2") - score("test_r2")).abs() < 1e-9,
+            "{mode}: {run}"
+        );
+        let (_, predicted) = json(&["predict", model, &data]);
+        assert!(
+            (predicted["r2"].as_f64().unwrap() - score("r2")).abs() < 1e-9,
+            "{predicted}"
+        );
+    }
+}
