@@ -701,3 +701,31 @@ fn losses_are_fractions_or_percentages() {
         );
     }
 }
+
+/// A symmetric matrix whose rows were reordered for its diagonal is none of those that conjugate gradients take; the reason is told.
+#[test]
+fn symmetry_that_the_matching_took_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "%%MatrixMarket matrix coordinate real symmetric\n4 4 5\n1 1 2\n2 2 3\n3 1 1\n3 2 -1\n4 3 5\n";
+    let matrix = file(folder.path(), "saddle.mtx", text);
+    for more in [&[][..], &["--workers", "2"]] {
+        let words = [&["solve", &matrix, "--method", "cg"], more].concat();
+        let output = tsumuji(&words);
+        let told = crate::common::text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        let last = told.lines().last().unwrap();
+        assert!(
+            last.starts_with("tsumuji: --method cg")
+                && last.contains("reordered")
+                && last.contains("gmres"),
+            "{told}"
+        );
+    }
+    let plain = file(
+        folder.path(),
+        "plain.mtx",
+        "%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 2\n1 2 1\n2 2 2\n",
+    );
+    let told = tsumuji(&["solve", &plain, "--method", "cg"]).stderr;
+    assert!(!crate::common::text(&told).contains("reordered"));
+}

@@ -24,7 +24,7 @@ pub fn asked(
     suited.preconditioning = preconditioning.unwrap_or(suited.preconditioning);
     match method {
         Method::Cg if suited.kind != Kind::Cg && !source.is_symmetric() => {
-            Err(MethodError::NotSymmetric)
+            Err(MethodError::not_symmetric(source.was_symmetric()))
         }
         _ => Ok(method.krylov().map(|kind| Krylov { kind, ..suited })),
     }

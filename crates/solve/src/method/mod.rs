@@ -112,12 +112,28 @@ pub enum MethodError {
     /// Conjugate gradients were asked for by name.
     #[error("--method cg needs a symmetric matrix; use --method gmres or auto")]
     NotSymmetric,
+    /// The same, of a matrix that was symmetric before its rows were put into another order.
+    #[error(
+        "--method cg needs a symmetric matrix, and this one is none any more: its rows were reordered for a diagonal without zeros; use --method gmres or auto"
+    )]
+    Reordered,
     /// More threads than rows.
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// The system cannot be made.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+}
+
+impl MethodError {
+    /// Of a matrix for conjugate gradients that is not symmetric. `was`: before its rows were put into another order.
+    fn not_symmetric(was: bool) -> Self {
+        if was {
+            Self::Reordered
+        } else {
+            Self::NotSymmetric
+        }
+    }
 }
 
 /// The numbers behind the choice.
@@ -207,7 +223,9 @@ impl Run<'_> {
         };
         let properties = Properties::of(csr);
         match method {
-            Method::Cg if !properties.symmetric => return Err(MethodError::NotSymmetric),
+            Method::Cg if !properties.symmetric => {
+                return Err(MethodError::not_symmetric(system.was_symmetric));
+            }
             Method::Direct => {
                 let result = self.direct(system, properties.symmetric, TUNING.direct_most);
                 return result.map_err(MethodError::Direct);
@@ -290,7 +308,9 @@ impl Run<'_> {
         };
         let is_small = n as u64 <= TUNING.dense_rows_an_iteration * SMALL_ITERATIONS;
         let whole = match method {
-            Method::Cg if !source.is_symmetric() => return Err(MethodError::NotSymmetric),
+            Method::Cg if !source.is_symmetric() => {
+                return Err(MethodError::not_symmetric(source.was_symmetric()));
+            }
             Method::Direct => true,
             Method::Auto => is_small,
             _ => false,

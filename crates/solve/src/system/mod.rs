@@ -179,6 +179,8 @@ pub struct System {
     /// Scales of the columns of a matrix that was matched. `method`, `distributed`, `local::single` and `local::threads` take and give x of the original
     /// system; what they are made of works on the scaled one.
     pub scaling: Option<Scaling>,
+    /// The matrix was symmetric before its rows were put into another order for its diagonal.
+    pub was_symmetric: bool,
 }
 
 impl System {
@@ -192,6 +194,7 @@ impl System {
             rhs,
             name,
             scaling: None,
+            was_symmetric: false,
         })
     }
 
@@ -225,6 +228,7 @@ impl System {
             matching::Matched::Whole { rows, potentials } => {
                 let rhs = rhs.unwrap_or_else(|| matrix.times(&vec![1.0; matrix.n()]));
                 let rhs = rows.iter().map(|&row| rhs[row as usize]).collect();
+                let was_symmetric = crate::outlook::is_symmetric(&matrix);
                 let mut matrix = matching::reorder(&matrix, &rows);
                 let is_matched = potentials.is_some();
                 let scaling = potentials.and_then(|them| Scaling::of_columns(&them, &matrix));
@@ -239,6 +243,7 @@ impl System {
                 let note = format!("{poor} of {} rows: rows were {how}", matrix.n());
                 let system = Self {
                     scaling,
+                    was_symmetric,
                     ..Self::new(matrix, Some(rhs), name)?
                 };
                 Ok((system, Some(note)))

@@ -110,6 +110,7 @@ impl Order {
             rhs: self.arrange(&system.rhs),
             name: system.name.clone(),
             scaling: (system.scaling.as_ref()).map(|scaling| scaling.in_order(&self.original)),
+            was_symmetric: system.was_symmetric,
         }
     }
 

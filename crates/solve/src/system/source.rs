@@ -71,6 +71,11 @@ impl Source {
         }
     }
 
+    /// Whether it was, before its rows were put into another order.
+    pub(crate) fn was_symmetric(&self) -> bool {
+        matches!(self, Self::System(system) if system.was_symmetric)
+    }
+
     /// Scales of the columns: workers hold x of the scaled system.
     pub(crate) fn scaling(&self) -> Option<&Scaling> {
         match self {
