@@ -147,14 +147,18 @@ impl PendingFile {
                 path.display()
             );
         }
-        let folder = folder_of(path);
+        let impossible = |error: std::io::Error| {
+            anyhow::anyhow!("{}: cannot write there: {}", path.display(), plain(&error))
+        };
+        let target = tsumuji_numbers::target_of(path).map_err(impossible)?;
+        let folder = folder_of(&target);
         tempfile::tempfile_in(folder).map_err(|error| match error.kind() {
             ErrorKind::NotFound => anyhow::anyhow!(
                 "{}: the folder {} does not exist",
                 path.display(),
                 folder.display()
             ),
-            _ => anyhow::anyhow!("{}: cannot write there: {}", path.display(), plain(&error)),
+            _ => impossible(error),
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -192,10 +196,15 @@ pub(crate) fn check_apart(
         let identity = match path.canonicalize() {
             Ok(found) if !found.is_file() => continue, // devices and pipes
             Ok(found) => found,
-            Err(_) => match (folder_of(path).canonicalize(), path.file_name()) {
-                (Ok(folder), Some(name)) => folder.join(name),
-                _ => continue,
-            },
+            Err(_) => {
+                let Ok(target) = tsumuji_numbers::target_of(path) else {
+                    continue;
+                };
+                match (folder_of(&target).canonicalize(), target.file_name()) {
+                    (Ok(folder), Some(name)) => folder.join(name),
+                    _ => continue,
+                }
+            }
         };
         let is_written = place >= read.len();
         if let Some((other, _)) = known

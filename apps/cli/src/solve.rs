@@ -460,9 +460,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         args.generate.is_none() || args.solution().is_some(),
         "--generate makes its right-hand side, too: give --rhs ones or --rhs random, not a file"
     );
-    for path in [&args.output, &args.checkpoint].into_iter().flatten() {
-        kept::check_vector(path)?;
-    }
+    args.output.as_deref().map_or(Ok(()), kept::check_output)?;
+    args.checkpoint
+        .as_deref()
+        .map_or(Ok(()), kept::check_vector)?;
     // Clap does not ask for what an option needs where that conflicts with another one.
     for (flag, is_alone, needed) in [
         (

@@ -13,5 +13,5 @@ mod source;
 
 pub use error::{FileError, Place, shown};
 pub use lines::Lines;
-pub use replacement::replace;
+pub use replacement::{replace, target_of};
 pub use source::Source;

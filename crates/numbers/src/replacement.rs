@@ -4,6 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// Most links that lead to each other: as many as the kernel follows.
+const LINKS_MOST: usize = 40;
+
 /// Lets `fill` write a temporary file beside `path`, then puts it in its place. Devices and pipes are written directly.
 pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
@@ -14,11 +17,9 @@ pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>)
     if path.is_dir() {
         return Err(io::Error::other("it is a directory"));
     }
-    // A link stays; what it leads to is replaced.
-    let resolved = fs::canonicalize(path);
-    let path = resolved.as_deref().unwrap_or(path);
-    let (temporary, file) = create_beside(path)?;
-    let written = write_through(file, fill).and_then(|()| fs::rename(&temporary, path));
+    let path = target_of(path)?;
+    let (temporary, file) = create_beside(&path)?;
+    let written = write_through(file, fill).and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
         // The first error is the one to report.
         let _ = fs::remove_file(&temporary);
@@ -32,6 +33,26 @@ pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>)
         let _ = directory.sync_all();
     }
     Ok(())
+}
+
+/// The file that [`replace`] makes: `path`, or what a link of that name leads to, which may not be there yet. The link stays. An error if no file can
+/// have the name.
+pub fn target_of(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MOST {
+        let name = target.as_os_str().as_encoded_bytes();
+        if name.ends_with(b"/") || name.ends_with(b"/.") {
+            return Err(io::Error::other("it is the name of a folder"));
+        }
+        match fs::symlink_metadata(&target) {
+            Ok(found) if found.is_symlink() => {
+                target = target.with_file_name(fs::read_link(&target)?)
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(target),
+        }
+    }
+    Err(io::Error::other("it is a link that leads nowhere"))
 }
 
 fn write_through(
@@ -92,6 +113,28 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&path), mode(&plain));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    /// Links stay, also those to files that are not there yet; names that no file can have are refused.
+    #[test]
+    fn links_stay() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let within = |name: &str| folder.path().join(name);
+        fs::create_dir(within("kept")).unwrap();
+        symlink("kept/x", within("second")).unwrap();
+        symlink(within("second"), within("first")).unwrap();
+        for content in ["old", "new"] {
+            replace(&within("first"), |out| out.write_all(content.as_bytes())).unwrap();
+            assert_eq!(fs::read_to_string(within("kept/x")).unwrap(), content);
+            assert!(within("first").is_symlink() && within("second").is_symlink());
+        }
+        symlink("round", within("round")).unwrap();
+        let long = "x".repeat(300);
+        for name in ["round", "new/", "new/.", &long] {
+            assert!(replace(&within(name), |_| Ok(())).is_err(), "{name}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 
     /// What is no file is written to as it is.

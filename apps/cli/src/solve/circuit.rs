@@ -197,6 +197,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
             path.display()
         );
         PendingFile::create(path)?;
+        PendingFile::create(&kept::unfinished(path))?;
     }
     Ok(())
 }

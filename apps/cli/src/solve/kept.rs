@@ -33,6 +33,12 @@ pub(super) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension(Path::new("unfinished").with_extension(ending))
 }
 
+/// Refuses files to which no solution can be written, or no x that does not reach the tolerance.
+pub(super) fn check_output(path: &Path) -> anyhow::Result<()> {
+    check_vector(path)?;
+    PendingFile::create(&unfinished(path)).map(drop)
+}
+
 /// Refuses files to which no vector can be written.
 pub(super) fn check_vector(path: &Path) -> anyhow::Result<()> {
     let ending = path.extension().and_then(|ending| ending.to_str());

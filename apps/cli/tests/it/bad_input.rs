@@ -540,3 +540,45 @@ fn mistyped_words() {
     }
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "x");
 }
+
+/// Names that no file can have are refused before the run, also where only the longer name of an unfinished result is too long.
+#[test]
+fn names_that_no_file_can_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let within = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let data = file(folder.path(), "a.csv", "a,y\n1,1\n2,3\n3,5\n");
+    let netlist = file(
+        folder.path(),
+        "d.cir",
+        "title\nV1 a 0 5\nR1 a b 1k\nR2 b 0 1k\n.end\n",
+    );
+    let long = |letters: usize, ending: &str| within(&format!("{}{ending}", "m".repeat(letters)));
+    let system = ["solve", "--generate", "poisson2d:9"];
+    let solve = |option| [&system[..], &[option]].concat();
+    let slash = |name: &str| format!("{}/", within(name));
+    for (words, name, reason) in [
+        (solve("--output"), long(300, ".npy"), "too long"),
+        (solve("--output"), long(245, ".npy"), "too long"),
+        (solve("--checkpoint"), long(300, ".npy"), "too long"),
+        (solve("--history"), long(300, ".csv"), "too long"),
+        (solve("--output"), slash("m.npy"), "folder"),
+        (
+            vec!["solve", &netlist, "--output"],
+            long(245, ".csv"),
+            "too long",
+        ),
+        (
+            vec!["learn", "linear", &data, "--model"],
+            long(300, ""),
+            "too long",
+        ),
+        (
+            vec!["learn", "linear", &data, "--model"],
+            slash("m.json"),
+            "folder",
+        ),
+    ] {
+        assert_refused(&[&words[..], &[&name]].concat(), &[reason]);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}

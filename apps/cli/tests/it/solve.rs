@@ -729,3 +729,28 @@ fn symmetry_that_the_matching_took_is_told() {
     let told = tsumuji(&["solve", &plain, "--method", "cg"]).stderr;
     assert!(!crate::common::text(&told).contains("reordered"));
 }
+
+/// A link stays where the solution is written, also one to a file that is not there yet.
+#[test]
+fn links_to_outputs_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("kept")).unwrap();
+    let link = folder.path().join("x.npy");
+    std::os::unix::fs::symlink("kept/x.npy", &link).unwrap();
+    for _ in 0..2 {
+        let (code, _) = json(&[
+            "solve",
+            "--generate",
+            "poisson2d:9",
+            "--output",
+            link.to_str().unwrap(),
+        ]);
+        assert_eq!(code, 0);
+        assert!(link.is_symlink());
+        assert!(
+            std::fs::metadata(folder.path().join("kept/x.npy"))
+                .unwrap()
+                .is_file()
+        );
+    }
+}
