@@ -157,6 +157,7 @@ fn traffic(solved: &Solved) -> Traffic {
         frames_lost: solved.frames_lost(),
         bytes_sent: solved.bytes_sent(),
         lost_workers: solved.lost_workers,
+        joined: solved.joined,
         wire_frames: of_each(|worker| worker.wire_frames).iter().sum(),
         wire_bytes: of_each(|worker| worker.wire_bytes).iter().sum(),
         elements: of_each(|worker| worker.elements),

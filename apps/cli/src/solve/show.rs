@@ -122,6 +122,8 @@ pub(super) struct Traffic {
     pub(super) bytes_sent: u64,
     /// Workers that were lost on the way.
     pub(super) lost_workers: usize,
+    /// Workers that joined on the way and got rows.
+    pub(super) joined: usize,
     /// Frames that workers gave to the link while they iterated; where several share a host, those that left it.
     pub(super) wire_frames: u64,
     /// Their bytes, with the headers of the link (Ethernet; IP and UDP).
@@ -228,6 +230,7 @@ pub(super) fn json_of(
         "frames_lost": traffic.frames_lost,
         "bytes_sent": traffic.bytes_sent,
         "lost_workers": traffic.lost_workers,
+        "joined": traffic.joined,
         "wire_frames": traffic.wire_frames,
         "wire_bits_per_second": traffic.wire_bits_per_second(outcome.seconds.iterate),
         "elements": traffic.elements,
@@ -409,6 +412,7 @@ mod tests {
             frames_lost: 1,
             bytes_sent: 4000,
             lost_workers: 0,
+            joined: 0,
             wire_frames: 9,
             wire_bytes: 3000,
             elements: vec![16, 16],
@@ -437,6 +441,7 @@ mod tests {
             "executor",
             "laps_beside",
             "lost_workers",
+            "joined",
             "wire_frames",
             "wire_bits_per_second",
             "elements",

@@ -125,6 +125,11 @@ fn workers_join_a_run() {
             "{notes}"
         );
         assert_eq!(run["laps"].as_array().unwrap().len(), 1, "{run}");
+        assert_eq!(
+            (&run["workers"], &run["joined"]),
+            (&1.into(), &1.into()),
+            "{run}"
+        );
         assert!(run["residual"].as_f64().unwrap() < 1.0, "{run}");
         let output = finish(joined);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

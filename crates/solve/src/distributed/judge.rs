@@ -87,6 +87,8 @@ pub(super) struct Ended {
     pub(super) stats: Vec<WorkerStats>,
     /// Workers that were lost.
     pub(super) lost: usize,
+    /// Workers that joined and got rows.
+    pub(super) joined: usize,
     pub(super) notes: Vec<String>,
 }
 
@@ -184,6 +186,8 @@ pub(super) struct Judge {
     policy: Policy,
     watch: Watch,
     slots: Vec<WorkerSlot>,
+    /// Workers that joined and got rows.
+    joined: usize,
     disagreements: u32,
     interrupted: bool,
     /// Why relaxation is to follow the Krylov method, once that has stopped.
@@ -227,6 +231,7 @@ impl Judge {
             watch: policy.watch(),
             policy,
             slots: vec![WorkerSlot::default(); ranges.len()],
+            joined: 0,
             disagreements: 0,
             interrupted: false,
             relaxes: None,
@@ -376,6 +381,7 @@ impl Judge {
                 _ => self.config.method_name(),
             },
             lost: self.slots.iter().filter(|slot| slot.is_gone).count(),
+            joined: self.joined,
             x: self.x,
             stats: self
                 .slots

@@ -92,6 +92,8 @@ pub struct Solved {
     pub workers: Vec<WorkerStats>,
     /// Workers that were lost on the way.
     pub lost_workers: usize,
+    /// Workers that joined on the way and got rows.
+    pub joined: usize,
     /// Counters of the judge; its laps, datagrams and elements are 0.
     pub judge: WorkerStats,
 }
@@ -205,6 +207,7 @@ pub fn run(
         },
         workers: ended.stats,
         lost_workers: ended.lost,
+        joined: ended.joined,
         judge: stats::count(&endpoint.counters(), false),
     })
 }

@@ -108,6 +108,7 @@ impl Judge {
             worker + 1,
             ranges[worker].len(),
         ));
+        self.joined += 1;
         self.moved |= self.begun;
         self.divide(ranges);
     }
