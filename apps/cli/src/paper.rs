@@ -262,15 +262,16 @@ pub(crate) fn run(args: &Args) -> Outcome {
         text
     };
     let lines = || comparisons.iter().flat_map(lines).collect::<Vec<_>>();
-    files.write(csv, || {
+    let written = files.write(csv, || {
         plot::svg(figure.heading(), "MB/s of one node", &lines())
-    })?;
+    });
     let link = args.link().to_string();
     let comparisons: anyhow::Result<Vec<_>> =
         comparisons.iter().map(|one| object(one, &link)).collect();
-    talk.end(
-        &json!({ "figure": figure.name(), "title": figure.title(), "beside": beside,
+    talk.end_with_files(
+        json!({ "figure": figure.name(), "title": figure.title(), "beside": beside,
         "comparisons": comparisons? }),
+        written,
     )
 }
 

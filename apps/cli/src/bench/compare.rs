@@ -22,7 +22,7 @@ use crate::interrupt::Interrupted;
 use crate::named::named;
 use crate::output::Files;
 use crate::talk::Talk;
-use crate::{DONE, NOT_REACHED, Outcome, hosts};
+use crate::{NOT_REACHED, Outcome, hosts};
 
 /// Default rounds with peers.
 const ROUNDS: u64 = 3;
@@ -225,17 +225,17 @@ fn run(op: Op, args: &Args, how: How, inside: bool) -> Outcome {
         talk.say(&detail(row).unwrap_or_default());
     }
     let link = stage.ours.link.to_string();
-    files.write(
+    let written = files.write(
         || comparison.csv(),
         || {
             let title = format!("{} over {link}, {} nodes", plan.op, plan.nodes);
             let (unit, lines) = comparison.lines();
             plot::svg(&title, unit, &lines)
         },
-    )?;
-    talk.end(&object(&comparison, &link)?)?;
+    );
+    let code = talk.end_with_files(object(&comparison, &link)?, written)?;
     Ok(if comparison.results.iter().all(ours) {
-        DONE
+        code
     } else {
         ExitCode::from(NOT_REACHED)
     })

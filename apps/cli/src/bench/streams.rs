@@ -236,12 +236,12 @@ fn run(
         _ => ("Mbit/s", |one| one.mbits),
     };
     let lines = || lines(&rows, &series.paths, over_clients, part);
-    files.write(String::new, || draw(&title, unit, over_clients, &lines()))?;
+    let written = files.write(String::new, || draw(&title, unit, over_clients, &lines()));
     let results: Vec<Value> = rows.iter().map(Row::report).collect();
-    talk.end(&json!({
+    talk.end_with_files(json!({
         "kind": kind, "shape": shape_name(shape), "server": server, "spin": args.spin, "seconds": series.each.seconds, "congestion": series.each.congestion,
         "machine": machine, "missing": missing, "results": results,
-    }))
+    }), written)
 }
 
 pub(crate) fn shape_name(shape: Shape) -> &'static str {

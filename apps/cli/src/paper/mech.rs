@@ -95,16 +95,16 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     let mut beside = vec![["", "paper", "model", "here"].map(str::to_owned)];
     beside.extend(rows.iter().cloned());
     talk.say(&table::aligned(&beside));
-    files.write(
+    let written = files.write(
         || comma_separated(&found.sends),
         || plot::svg(figure.heading(), "MB/s", &found.lines),
-    )?;
+    );
     let statement = |[what, paper, model, here]: &[String; 4]| json!({ "what": what, "paper": paper, "model": model, "here": here });
     let beside: Vec<_> = rows.iter().map(statement).collect();
-    talk.end(&json!({
+    talk.end_with_files(json!({
         "figure": figure.name(), "title": figure.title(), "assumed": found.assumed, "results": found.sends,
         "machine": machine, "measured": measured.map(|measured| measured.cells), "beside": beside,
-    }))
+    }), written)
 }
 
 fn is_drawn(figure: Figure) -> bool {

@@ -161,16 +161,16 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
     talk.say("seconds: iterating, and verifications that failed; the one that passed is left out, as in the paper. In all: loading, distributing and every verification, too");
     let measured = all.clone();
     all.extend(simulation.swept());
-    files.write(
+    let written = files.write(
         || sweep::csv(plan.variable, &all),
         || sweep::draw(figure.heading(), plan.variable, &all, &facts::lines(figure)),
-    )?;
+    );
     let beside = statements_as_json(&statements);
-    talk.end(&json!({
+    talk.end_with_files(json!({
         "figure": figure.name(), "title": figure.title(), "machine": machine, "rows": plan.rows, "workers": plan.workers,
         "elements": plan.elements, "varied": plan.variable.name(), "results": measured, "simulated": simulation.json(&plan),
         "beside": beside,
-    }))
+    }), written)
 }
 
 /// What stands beside the paper's numbers, of the lines that are simulated under its conditions: 10 Gbit/s; as many machines, where they are not varied.

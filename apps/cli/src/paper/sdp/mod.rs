@@ -169,14 +169,14 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         all.extend::<Vec<Line>>(facts::lines(figure));
         draw(figure.heading(), plan.quantity.unit, is_over_clients, &all)
     };
-    files.write(|| comma_separated(&rows), draw)?;
+    let written = files.write(|| comma_separated(&rows), draw);
     let results: Vec<Value> = rows.iter().map(Row::report).collect();
     let beside = statements_as_json(&statements);
-    talk.end(&json!({
+    talk.end_with_files(json!({
         "figure": figure.name(), "title": figure.title(), "machine": machine, "shape": shape_name(series.each.shape),
         "seconds": series.each.seconds, "congestion": series.each.congestion, "bits_per_second": rate.map(|rate| rate.bits_per_second()),
         "missing": missing, "results": results, "beside": beside,
-    }))
+    }), written)
 }
 
 fn plan(figure: Figure, args: &Args) -> anyhow::Result<Plan> {
