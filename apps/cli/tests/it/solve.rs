@@ -382,51 +382,6 @@ fn zero_diagonals_are_matched() {
     }
 }
 
-/// Ctrl-C during a run ends it with the x that it has: verified, reported, and kept beside the output.
-#[test]
-fn an_interrupted_run_keeps_its_x() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("x.npy");
-    std::fs::write(&output, "an earlier solution").unwrap();
-    for mode in ["async", "sync", "threads"] {
-        let mut words = vec!["solve", "--generate", "poisson2d:300", "--inner", "sweep"];
-        words.extend([
-            "--mode",
-            mode,
-            "--method",
-            "relax",
-            "--workers",
-            "2",
-            "--json",
-        ]);
-        words.extend(["--output", output.to_str().unwrap()]);
-        let child = common::start(&words);
-        let at_work = match mode {
-            "threads" => vec![child.id()],
-            _ => common::wait_for_children(child.id(), 2),
-        };
-        common::wait_until_at_work(&at_work);
-        // Threads iterate a while after the process has begun to work.
-        std::thread::sleep(std::time::Duration::from_millis(1_500));
-        // As `timeout` does: to the program, and to its group.
-        common::signal("-INT", child.id());
-        common::signal("-INT", child.id());
-        let done = common::finish(child);
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(130), "{mode}: {said}");
-        let run: Value = serde_json::from_slice(&done.stdout).unwrap();
-        assert_eq!(run["reason"], "interrupted");
-        let residual = run["residual"].as_f64().unwrap();
-        assert!(residual < 1.0 && residual > 1e-10, "{mode}: {residual}");
-        assert!(run["laps"][1].as_u64().unwrap() > 0, "{run}");
-        let kept = read_npy(&folder.path().join("x.unfinished.npy"));
-        assert_eq!(kept.len(), 90_000);
-        assert!(kept.iter().any(|x| *x != 0.0));
-        std::fs::remove_file(folder.path().join("x.unfinished.npy")).unwrap();
-    }
-    assert_eq!(std::fs::read(&output).unwrap(), b"an earlier solution");
-}
-
 /// A seed fixes what is generated, and another one gives another system.
 #[test]
 fn seed_fixes_the_system() {
@@ -540,29 +495,6 @@ fn divergence_is_explained() {
         assert_eq!((code, &run["converged"]), (1, &Value::Bool(false)), "{run}");
         assert_eq!(run["reason"], "diverged", "{run}");
     }
-}
-
-/// Without `--json` people get a table with the residual, and Matrix Market output holds the same numbers.
-#[test]
-fn table_and_matrix_market_output() {
-    let folder = tempfile::tempdir().unwrap();
-    let matrix = file(folder.path(), "A.mtx", tridiagonal(50));
-    let output = folder.path().join("x.mtx");
-    let run = tsumuji(&[
-        "solve",
-        &matrix,
-        "--workers",
-        "2",
-        "--output",
-        output.to_str().unwrap(),
-    ]);
-    let text = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(
-        run.status.success() && text.contains("residual"),
-        "{text}\n{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
-    assert!(distance(&read_mtx_vector(&output), &[1.0; 50]) < 1e-8);
 }
 
 /// Three processes started by hand with one cluster file solve together; the judge writes the solution.
@@ -728,29 +660,4 @@ fn symmetry_that_the_matching_took_is_told() {
     );
     let told = tsumuji(&["solve", &plain, "--method", "cg"]).stderr;
     assert!(!crate::common::text(&told).contains("reordered"));
-}
-
-/// A link stays where the solution is written, also one to a file that is not there yet.
-#[test]
-fn links_to_outputs_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("kept")).unwrap();
-    let link = folder.path().join("x.npy");
-    std::os::unix::fs::symlink("kept/x.npy", &link).unwrap();
-    for _ in 0..2 {
-        let (code, _) = json(&[
-            "solve",
-            "--generate",
-            "poisson2d:9",
-            "--output",
-            link.to_str().unwrap(),
-        ]);
-        assert_eq!(code, 0);
-        assert!(link.is_symlink());
-        assert!(
-            std::fs::metadata(folder.path().join("kept/x.npy"))
-                .unwrap()
-                .is_file()
-        );
-    }
 }
