@@ -68,7 +68,11 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
         let kernel = stream::ask(using, fd) as u16 as u32;
         events |= kernel & (ERR | HUP | PRI);
         if is_before && kernel & IN != 0 && stream::is_before_ring(using) {
-            events |= IN;
+            // The kernel's own mark is that of bells.
+            let low_water = stream::low_water(using, fd) as u64;
+            if low_water <= 1 || stream::unread_bytes(using, fd) >= low_water {
+                events |= IN;
+            }
         } else if is_behind && kernel & IN != 0 {
             demotion::skip_bells(using, fd);
             let after = stream::ask(using, fd) as u16 as u32;

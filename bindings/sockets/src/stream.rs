@@ -16,7 +16,7 @@ mod kernel;
 mod places;
 mod waits;
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use libc::{c_int, iovec};
 use tsumuji_streams::news;
@@ -406,13 +406,9 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
     } else {
         Reading::Take
     };
-    // The kernel has the low-water mark until both ends have agreed.
     let is_enough = |bytes: usize| {
-        let low_water = using.mine().own.low_water.load(Ordering::Relaxed);
-        match flags & libc::MSG_WAITALL {
-            0 => bytes >= total.min(low_water.max(1) as usize),
-            _ => bytes >= total,
-        }
+        let is_whole = bytes >= total;
+        is_whole || flags & libc::MSG_WAITALL == 0 && bytes >= low_water(using, fd) as usize
     };
     let mut received = 0;
     let outcome = loop {
@@ -457,6 +453,19 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
             Ok(received)
         }
     }
+}
+
+/// A program has set `SO_RCVLOWAT` of some socket in this process.
+pub(crate) static HAS_LOW_WATER: AtomicBool = AtomicBool::new(false);
+
+/// Bytes that a call waits for, and that `poll` reports. The kernel has the number until both ends have agreed.
+pub(crate) fn low_water(using: &Use, fd: c_int) -> c_int {
+    let known = match using.is_carried.load(Ordering::Relaxed) {
+        0 if !HAS_LOW_WATER.load(Ordering::Relaxed) => 1,
+        0 => sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1),
+        _ => using.mine().own.low_water.load(Ordering::Relaxed),
+    };
+    known.max(1)
 }
 
 /// Nothing more will come.

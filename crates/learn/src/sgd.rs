@@ -202,7 +202,9 @@ impl Sgd {
 
     /// Moves one output's parameters against the gradient of the mean loss of some rows.
     fn move_output(&mut self, share: &Share, output: usize, rows: Range<usize>, rate: f64) {
-        let factor = -rate / rows.len().max(1) as f64;
+        // The rate is that of a whole minibatch: for fewer rows, as at the end of an epoch, it would be too large.
+        let whole = self.config.batch.min(share.rows()).max(rows.len()).max(1);
+        let factor = -rate / whole as f64;
         let (weights, intercept, scale) = self.iterates.output(output);
         share.slopes(
             rows.clone(),
@@ -293,6 +295,33 @@ mod tests {
             norm(true),
             norm(false)
         );
+    }
+
+    /// The last rows of an epoch, fewer than a minibatch, move no more than their part.
+    #[test]
+    fn last_minibatches_are_calm() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let (rows, columns) = (257, 60);
+        let values: Vec<f64> = (0..rows * columns)
+            .map(|_| 3.4 * random.f64() - 1.7)
+            .collect();
+        let targets = values.chunks(columns).map(|x| x.iter().sum::<f64>() + 0.5);
+        let share = Share {
+            kind: Kind::Linear,
+            outputs: 1,
+            targets: targets.collect(),
+            features: Features::Dense { columns, values },
+        };
+        let config = SgdConfig {
+            schedule: Schedule::Constant,
+            average: false,
+            batch: 32,
+            epochs: 200,
+            ..SgdConfig::default()
+        };
+        let mut sgd = run(&share, config);
+        let off = sgd.result()[..columns].iter().map(|w| (w - 1.0).abs());
+        assert!(off.fold(0.0, f64::max) < 1e-3, "{:?}", sgd.result());
     }
 
     /// A minibatch of one row takes the smaller steps, more so where rows differ; that of very many rows has the curvature of the mean.

@@ -165,6 +165,10 @@ pub(crate) unsafe extern "C" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    let is_low_water = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    if is_low_water {
+        stream::HAS_LOW_WATER.store(true, Ordering::Relaxed);
+    }
     let Some(using) = table::stream(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::setsockopt(fd, level, name, value, length) };
@@ -189,7 +193,10 @@ pub(crate) unsafe extern "C" fn setsockopt(
             },
             Ordering::Relaxed,
         );
-        return 0;
+        // The kernel has the mark again, too, where data comes by TCP again.
+        if !is_low_water || using.mine().out.back_at.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::setsockopt(fd, level, name, value, length) };

@@ -134,7 +134,7 @@ static void signal_in_part(int sends)
     struct ends ends = pair();
     struct sigaction restart = {.sa_handler = nothing, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &restart, NULL);
-    struct itimerval soon = {{0, 0}, {0, 300000}};
+    struct itimerval soon = {{0, 300000}, {0, 300000}};
     static char room[64 << 20];
     put(ends.client, 5, 0);
     pid_t parent = getpid(), guard = fork();

@@ -113,6 +113,7 @@ impl Division {
                 (self.beside, self.reason) = (true, Reason::Heavy);
             } else if !self.back.is_on() {
                 self.trial.pause(now_ns);
+                self.reason = Reason::NoCore;
             }
         } else if work > 0 {
             let computed_ns = done.computed_ns.saturating_sub(self.since.computed_ns);
@@ -125,6 +126,8 @@ impl Division {
                 self.trial.begin(work + work * GAIN_PERCENT / 100, span_ns);
                 self.back.pause(now_ns);
                 self.beside = true;
+            } else {
+                self.reason = Reason::NoCore;
             }
         }
         self.since = done;

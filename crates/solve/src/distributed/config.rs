@@ -107,7 +107,7 @@ pub struct SolveConfig {
     pub tol: f64,
     /// How rows are shared.
     pub shares: Shares,
-    /// Workers tell the judge their x so often, in milliseconds, even where nobody could take over; 0: every second, and only where somebody could.
+    /// Workers tell the judge their x at least so often, in milliseconds, and every second in any case; 0: only where others could take over rows.
     pub checkpoint_ms: u64,
     /// A worker that is not heard of for so long while it iterates is taken for lost, in milliseconds.
     pub lease_ms: u64,

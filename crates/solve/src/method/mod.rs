@@ -114,7 +114,7 @@ pub enum MethodError {
     NotSymmetric,
     /// The same, of a matrix that was symmetric before its rows were put into another order.
     #[error(
-        "--method cg needs a symmetric matrix, and this one is none any more: its rows were reordered for a diagonal without zeros; use --method gmres or auto"
+        "--method cg needs a symmetric matrix, and this one is none any more: its rows were reordered for a better diagonal; use --method gmres or auto"
     )]
     Reordered,
     /// More threads than rows.

@@ -42,6 +42,12 @@ impl std::fmt::Display for Poor {
     }
 }
 
+/// Whether the rows of a matrix are to be matched.
+pub(super) fn is_poor(matrix: &Matrix) -> bool {
+    let Poor { zeros, small } = poor_diagonal(matrix);
+    zeros + small > 0
+}
+
 /// Those of a matrix. Small entries count in sparse ones only, because a dense one has some by chance, and not where the matrix may be positive definite:
 /// then no order has a larger product.
 pub(super) fn poor_diagonal(matrix: &Matrix) -> Poor {

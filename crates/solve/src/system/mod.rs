@@ -118,17 +118,16 @@ impl Matrix {
         }
     }
 
-    /// As a dense one where half of the entries or more are stored: methods for sparse rows, incomplete factors above all, take very long with such rows.
-    /// One with zeros on the diagonal stays sparse, for its rows are matched by their entries.
-    pub(crate) fn dense_if_full(self) -> Self {
+    /// As a dense one where half of the entries or more are stored, and that takes no more than `limit_bytes`: methods for sparse rows, incomplete factors
+    /// above all, take very long with such rows. One whose rows are to be matched stays sparse: small entries on the diagonal of dense ones are not.
+    pub(crate) fn dense_if_full(self, limit_bytes: u64) -> Self {
         let Matrix::Sparse(csr) = &self else {
             return self;
         };
         let n = self.n();
-        if n < FULL_ROWS_LEAST
-            || csr.stored() < n * n / 2
-            || (0..n).any(|row| csr.get(row, row) == 0.0)
-        {
+        let bytes = n as u128 * n as u128 * size_of::<f64>() as u128;
+        let is_full = n >= FULL_ROWS_LEAST && csr.stored() >= n * n / 2;
+        if !is_full || bytes > u128::from(limit_bytes) || matching::is_poor(&self) {
             return self;
         }
         let mut values = vec![0.0; n * n];
@@ -287,7 +286,7 @@ impl System {
 mod tests {
     use super::*;
 
-    /// What is full is taken for dense, with the same entries; what is sparse, small, or has zeros on the diagonal is not.
+    /// What is full is taken for dense, with the same entries; what is sparse, small, too large, or has a poor diagonal is not.
     #[test]
     fn full_matrices_are_dense() {
         let made = |n: u32, band: u32, diagonal: f64| {
@@ -298,17 +297,16 @@ mod tests {
             Matrix::Sparse(Csr::from_triplets(n as usize, n as usize, &triplets).unwrap())
         };
         let full = made(256, 128, 3.0);
-        let dense = full.clone().dense_if_full();
+        let dense = full.clone().dense_if_full(1 << 30);
+        assert!(!full.clone().dense_if_full(256 * 256 * 8 - 1).is_dense());
         let ones = vec![1.0; 256];
         assert!(dense.is_dense());
         assert_eq!(dense.times(&ones), full.times(&ones));
         assert_eq!((dense.diagonal(0), dense.diagonal(1)), (3.0, 1.0));
-        for other in [
-            made(256, 127, 3.0),
-            made(255, 255, 3.0),
-            made(256, 256, 0.0),
-        ] {
-            assert!(!other.dense_if_full().is_dense());
+        let poor = [made(256, 256, 0.0), made(256, 256, 1e-9)];
+        let others = [made(256, 127, 3.0), made(255, 255, 3.0)];
+        for other in others.into_iter().chain(poor) {
+            assert!(!other.dense_if_full(1 << 30).is_dense());
         }
     }
 }

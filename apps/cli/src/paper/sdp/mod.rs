@@ -1,7 +1,8 @@
 //! The figures of SDP: streams of an unmodified program over message size and over clients.
 //!
-//! The paper has SDP over InfiniBand, IP over InfiniBand (IPoIB), and TCP over gigabit Ethernet. Here stand beside them: `shm`, the program through `tsumuji
-//! run`; `tcp`, the kernel's TCP where only memory is between (loopback); `tcp-ns`, the kernel's TCP between two hosts of a testbed. Clients and server share one machine, whose processor time is of all CPUs, as the paper's is.
+//! The paper has SDP over InfiniBand, IP over InfiniBand (IPoIB), and TCP over gigabit Ethernet. Here stand beside them: `shm`, the program through
+//! `tsumuji run`; `tcp`, the kernel's TCP where only memory is between (loopback); `tcp-ns`, the kernel's TCP between two hosts of a testbed. Clients
+//! and server share one machine, whose processor time is of all CPUs, as the paper's is.
 
 mod facts;
 

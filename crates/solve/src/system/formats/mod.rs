@@ -127,7 +127,7 @@ pub fn read_matrix(path: &Path) -> Result<Loaded, ReadError> {
 fn watched_matrix(path: &Path, seen: &mut dyn FnMut(f64)) -> Result<Loaded, ReadError> {
     let (format, source, reader) = opened(path, seen)?;
     let mut loaded = parse_matrix(format, &source, reader)?;
-    loaded.matrix = loaded.matrix.dense_if_full();
+    loaded.matrix = (loaded.matrix).dense_if_full(source.memory_limit_bytes);
     Ok(loaded)
 }
 
