@@ -115,13 +115,13 @@ pub enum Schedule {
 }
 
 /// Steps that an epoch has at least, where there are rows enough, and rows of a step at most, where the user does not say.
-const STEPS_MIN: usize = 256;
+pub(crate) const STEPS_MIN: usize = 256;
 const BATCH_MAX: usize = 32;
 
 /// Options of stochastic gradient descent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SgdConfig {
-    /// The first step's factor; `None`: the inverse of the curvature of the mean loss of a minibatch.
+    /// The first step's factor; `None`: the inverse of the curvature of the mean loss of a minibatch, less where an epoch has many steps.
     pub rate: Option<f64>,
     /// How it shrinks.
     pub schedule: Schedule,

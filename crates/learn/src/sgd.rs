@@ -7,7 +7,7 @@ mod iterates;
 
 use std::ops::Range;
 
-use crate::config::{Schedule, SgdConfig};
+use crate::config::{STEPS_MIN, Schedule, SgdConfig};
 use crate::objective::{Shape, Share};
 use iterates::Iterates;
 
@@ -23,15 +23,20 @@ const STRETCHES_MIN: usize = 64;
 const SOUGHT_ROWS: usize = 2048;
 const SOUGHT_TIMES: usize = 20;
 
-/// The rate where the user states none: the inverse of the curvature of the mean loss of so many rows. That of one row is C ‖x‖², C being the most by its
-/// prediction, and large rows count by their size; that of very many rows is C times the largest eigenvalue of the mean of x xᵀ; that of a minibatch
-/// lies between (the expected smoothness of Gower et al., 2019).
-pub(crate) fn rate_of(share: &Share, batch: usize) -> f64 {
+/// The rate where the user states none, for workers of so many rows: the inverse of the curvature of the mean loss of a minibatch, less where an epoch has
+/// many steps: the noise that is left grows with the rate, and many steps get near the optimum by small ones, too.
+///
+/// The curvature of one row is C ‖x‖², C being the most by its prediction, and large rows count by their size; that of very many rows is C times the largest
+/// eigenvalue of the mean of x xᵀ; that of a minibatch lies between (the expected smoothness of Gower et al., 2019).
+pub(crate) fn rate_of(share: &Share, config: &SgdConfig, rows: usize) -> f64 {
+    let batch = config.batch_of(rows).min(rows.max(1));
+    let steps = rows.div_ceil(batch).max(1);
     let squares = || (0..share.rows()).map(|row| share.square(row));
     let sum: f64 = squares().sum();
     let alone: f64 = squares().map(|square| square * (square / sum)).sum();
     let common = common_square(share).min(alone);
-    let rate = 1.0 / (share.curvature() * (common + (alone - common) / batch as f64));
+    let largest = 1.0 / (share.curvature() * (common + (alone - common) / batch as f64));
+    let rate = largest * (STEPS_MIN as f64 / steps as f64).sqrt().min(1.0);
     if rate.is_finite() {
         rate
     } else {
@@ -249,7 +254,7 @@ mod tests {
     }
 
     fn run(share: &Share, config: SgdConfig) -> Sgd {
-        let rate = rate_of(share, config.batch_of(share.rows()));
+        let rate = rate_of(share, &config, share.rows());
         let mut sgd = Sgd::new(config, rate, 0.0, share.shape(), share.rows(), 1);
         while !sgd.is_done() {
             sgd.step(share);
@@ -335,10 +340,20 @@ mod tests {
             features: Features::Dense { columns: 2, values },
         };
         // The mean of x xᵀ is diagonal: 2, 1/2 and 1; ‖x‖² + 1 is 5 or 2.
-        let rate = |batch| rate_of(&share, batch);
+        let rate = |batch, rows| {
+            let config = SgdConfig {
+                batch,
+                ..SgdConfig::default()
+            };
+            rate_of(&share, &config, rows)
+        };
         let alone = f64::from(2 * 25 + 2 * 4) / f64::from(2 * 5 + 2 * 2);
-        assert!((rate(1) - 1.0 / alone).abs() < 1e-9, "{}", rate(1));
-        assert!((rate(1 << 30) - 0.5).abs() < 1e-6, "{}", rate(1 << 30));
+        assert!((rate(1, 4) - 1.0 / alone).abs() < 1e-9, "{}", rate(1, 4));
+        let whole = rate(1 << 30, 1 << 30);
+        assert!((whole - 0.5).abs() < 1e-6, "{whole}");
+        // Sixteen times as many steps: a quarter.
+        let many = rate(1, 16 * STEPS_MIN);
+        assert!((many - 0.25 / alone).abs() < 1e-9, "{many}");
         let huge = Features::Dense {
             columns: 1,
             values: vec![1e200; 4],
@@ -347,6 +362,6 @@ mod tests {
             features: huge,
             ..share
         };
-        assert!(rate_of(&share, 1) > 0.0);
+        assert!(rate_of(&share, &SgdConfig::default(), 4) > 0.0);
     }
 }

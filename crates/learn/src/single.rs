@@ -58,8 +58,7 @@ fn newton(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -
 fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
     let began = Instant::now();
     let (shape, rows) = (share.shape(), share.rows());
-    let batch = config.sgd.batch_of(rows).min(rows.max(1));
-    let rate = (config.sgd.rate).unwrap_or_else(|| rate_of(share, batch));
+    let rate = (config.sgd.rate).unwrap_or_else(|| rate_of(share, &config.sgd, rows));
     let mut sgd = Sgd::new(config.sgd, rate, config.l2, shape, rows, config.seed);
     let (mut history, mut check_at) = (Vec::new(), 1);
     let (reason, (loss, gradient_norm)) = loop {

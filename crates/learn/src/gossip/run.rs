@@ -225,7 +225,7 @@ pub(super) fn setup(
         rate: config
             .sgd
             .rate
-            .unwrap_or_else(|| rate_of(share, config.sgd.batch.min(most.max(1)))),
+            .unwrap_or_else(|| rate_of(share, &config.sgd, most)),
         token,
     }
 }
