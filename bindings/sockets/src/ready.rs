@@ -60,6 +60,7 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     // Before the kernel is asked: what it reports from now on is news again.
     let has_news = using.has_kernel_news.load(Ordering::Relaxed) != 0
         && using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
+    let low_water = own.low_water.load(Ordering::Relaxed).max(1) as u64;
     let must_ask = has_news
         || other.out.back_at.load(Ordering::Acquire) != 0
         || own.has_ended.load(Ordering::Acquire) != 0
@@ -69,7 +70,6 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
         events |= kernel & (ERR | HUP | PRI);
         if is_before && kernel & IN != 0 && stream::is_before_ring(using) {
             // The kernel's own mark is that of bells.
-            let low_water = stream::low_water(using, fd) as u64;
             if low_water <= 1 || stream::unread_bytes(using, fd) >= low_water {
                 events |= IN;
             }
@@ -101,7 +101,6 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
     } else {
         using.reader().unread()
     };
-    let low_water = own.low_water.load(Ordering::Relaxed).max(1) as u64;
     match unread {
         Ok(unread) if unread >= low_water.min(crate::ring::RING_BYTES) => events |= IN,
         Ok(_) => {}

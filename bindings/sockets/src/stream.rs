@@ -458,8 +458,8 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
 /// A program has set `SO_RCVLOWAT` of some socket in this process.
 pub(crate) static HAS_LOW_WATER: AtomicBool = AtomicBool::new(false);
 
-/// Bytes that a call waits for, and that `poll` reports. The kernel has the number until both ends have agreed.
-pub(crate) fn low_water(using: &Use, fd: c_int) -> c_int {
+/// Bytes that a call waits for. The kernel has the number until both ends have agreed.
+fn low_water(using: &Use, fd: c_int) -> c_int {
     let known = match using.is_carried.load(Ordering::Relaxed) {
         0 if !HAS_LOW_WATER.load(Ordering::Relaxed) => 1,
         0 => sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1),

@@ -31,13 +31,16 @@ const SOUGHT_TIMES: usize = 20;
 pub(crate) fn rate_of(share: &Share, config: &SgdConfig, rows: usize) -> f64 {
     let batch = config.batch_of(rows).min(rows.max(1));
     let steps = rows.div_ceil(batch).max(1);
-    let squares = || (0..share.rows()).map(|row| share.square(row));
-    let sum: f64 = squares().sum();
-    let alone: f64 = squares().map(|square| square * (square / sum)).sum();
+    let squares = (0..share.rows()).map(|row| share.square(row));
+    let (sum, by_size) = squares.fold((0.0, 0.0), |(sum, by_size), square| {
+        (sum + square, by_size + square * square)
+    });
+    let alone = by_size / sum;
     let common = common_square(share).min(alone);
     let largest = 1.0 / (share.curvature() * (common + (alone - common) / batch as f64));
     let rate = largest * (STEPS_MIN as f64 / steps as f64).sqrt().min(1.0);
-    if rate.is_finite() {
+    // Squares of very large numbers overflow.
+    if rate.is_finite() && rate > 0.0 {
         rate
     } else {
         f64::MIN_POSITIVE

@@ -1,10 +1,9 @@
 //! `read`, `write`, `recv`, `send` and all that moves bytes.
 #![allow(unsafe_code)] // C's pointers.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-
-use std::borrow::Cow;
 
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use libc::c_int;
 
 use super::kernel::take_bells_now;
-use super::{ask, end_or, far, has_news, is_before_ring, ring_bell, take_bells, take_heard_bells};
+use super::{
+    ask, end_or, far, has_news, is_before_ring, low_water, ring_bell, take_bells, take_heard_bells,
+};
 use crate::demotion;
 use crate::lock::{may_hold, thread};
 use crate::ring::{BELL, FUTEX, Own};
@@ -181,7 +183,7 @@ pub(crate) fn wait_for_data(using: &Use, fd: c_int, until: &mut Until) -> Result
     } else {
         in_turn(using, left, || match using.living_gateway() {
             Some(_) if !is_behind => far::wait(using, fd, libc::POLLIN, left.ns()),
-            _ => wait_for_bytes(fd, left).or_else(|error| end_or(using, error).map(|_| ())),
+            _ => wait_for_bytes(using, fd, left).or_else(|error| end_or(using, error).map(|_| ())),
         })?;
     }
     still(using, fd)
@@ -273,9 +275,8 @@ fn sleep_until(is_asleep: &AtomicU32, silent: &mut usize, rest_ns: Option<u64>) 
 }
 
 /// Sleeps until the kernel has bytes or an end, and leaves them there.
-fn wait_for_bytes(fd: c_int, left: Left) -> Result<()> {
-    let low_water = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    if low_water.is_ok_and(|low: c_int| low > 1) {
+fn wait_for_bytes(using: &Use, fd: c_int, left: Left) -> Result<()> {
+    if low_water(using, fd) > 1 {
         // The other end may go over meanwhile, and its bells are too short to be heard.
         let most_ns = left.ns().map_or(UNHEARD_NS, |ns| ns.min(UNHEARD_NS));
         return match poll_for(fd, libc::POLLIN, Some(most_ns)) {
