@@ -4,8 +4,7 @@
 //! the objective enough is halved. A Hessian that is not positive definite is inverted where it is: of the solutions of a least-squares problem with
 //! dependent columns the shortest is found, if columns count by their deviations.
 
-use faer::linalg::solvers::Solve;
-use faer::{Mat, Side};
+use tsumuji_factor::{Square, solve_symmetric};
 
 use crate::data::dot;
 use crate::objective::Shape;
@@ -210,10 +209,10 @@ fn direction(width: usize, triangle: &[f64], rows: f64, l2: f64, gradient: &[f64
             _ => 1.0,
         })
         .collect();
-    let hessian = Mat::from_fn(last, last, |i, j| curvature(i, j) / (scales[i] * scales[j]));
+    let hessian = Square::from_fn(last, |i, j| curvature(i, j) / (scales[i] * scales[j]));
     let slope = |j: usize| (gradient[j] - means[j] * gradient[last]) / scales[j];
-    let negative = Mat::from_fn(last, 1, |j, _| -slope(j));
-    let Some(solved) = solve(&hessian, &negative) else {
+    let negative: Vec<f64> = (0..last).map(|j| -slope(j)).collect();
+    let Some(solved) = solve_symmetric(&hessian, &negative, RANK) else {
         return gradient.iter().map(|slope| -slope).collect();
     };
     let mut direction: Vec<f64> = (solved.iter().zip(&scales))
@@ -225,41 +224,6 @@ fn direction(width: usize, triangle: &[f64], rows: f64, l2: f64, gradient: &[f64
         0.0
     });
     direction
-}
-
-/// Solves by a positive definite matrix, or of all solutions as good as any finds the shortest. `None`: there are no eigenvalues.
-fn solve(matrix: &Mat<f64>, right: &Mat<f64>) -> Option<Vec<f64>> {
-    let size = matrix.nrows();
-    if let Ok(factors) = matrix.llt(Side::Lower) {
-        let solved = factors.solve(right);
-        let solved: Vec<f64> = (0..size).map(|i| solved[(i, 0)]).collect();
-        // A matrix that is only just definite gives a direction of rounding.
-        let diagonal = || (0..size).map(|i| factors.L()[(i, i)]);
-        let (least, most) = (
-            diagonal().fold(f64::MAX, f64::min),
-            diagonal().fold(0.0, f64::max),
-        );
-        if least * least > RANK * size as f64 * most * most && solved.iter().all(|x| x.is_finite())
-        {
-            return Some(solved);
-        }
-    }
-    let eigen = matrix.self_adjoint_eigen(Side::Lower).ok()?;
-    let values: Vec<f64> = (0..size).map(|i| eigen.S()[i]).collect();
-    let most = values
-        .iter()
-        .fold(0.0_f64, |most, value| most.max(value.abs()));
-    let mut solved = vec![0.0; size];
-    for (k, value) in values.iter().enumerate() {
-        if *value <= RANK * size as f64 * most {
-            continue;
-        }
-        let along: f64 = (0..size).map(|i| eigen.U()[(i, k)] * right[(i, 0)]).sum();
-        for (i, entry) in solved.iter_mut().enumerate() {
-            *entry += along / value * eigen.U()[(i, k)];
-        }
-    }
-    Some(solved)
 }
 
 #[cfg(test)]

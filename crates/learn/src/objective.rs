@@ -3,13 +3,11 @@
 //! Parameters θ have, for each output, the coefficients and then the intercept. Regressions and two classes have one output; more classes one each.
 //! Statistics are plain vectors, so that they are summed and sent as they are; [`Shape`] says what lies where.
 
-mod squares;
-
 use std::ops::Range;
 
 use crate::config::Kind;
 use crate::data::{Features, Row, dot};
-use squares::Squares;
+use tsumuji_factor::Squares;
 
 /// Sizes of parameters and statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,24 +1,23 @@
 //! The equations of the interface: the sum of all parts' Schur complements and the entries between interface unknowns.
 //!
 //! Called by `super`. The complement of each part is dense, and few parts couple most of the interface, so these equations are solved densely, by
-//! faer's LU with partial pivoting, up to [`MOST_DENSE`] of them.
+//! LU with partial pivoting, up to [`MOST_DENSE`] of them.
 
 use super::SolveError;
-use faer::linalg::solvers::{PartialPivLu, Solve};
-use faer::{Col, Mat};
+use tsumuji_factor::{Lu, Square};
 use tsumuji_numbers::memory;
 
 /// Most unknowns of an interface: its matrix then has 2 GB, and takes minutes.
 const MOST_DENSE: usize = 16_384;
-/// Matrices of its size that there are at once: the sum, its factors, and room for these.
-const MATRICES: u64 = 3;
+/// Matrices of its size that there are at once: the parts' complements, and their sum, whose memory factors take.
+const MATRICES: u64 = 2;
 /// A pivot below this part of the largest entry of its column in the whole matrix is rounding.
 const ROUNDING: f64 = 8.0 * f64::EPSILON;
 
 /// Factors of the interface's equations.
 #[derive(Debug)]
 pub(super) struct Interface {
-    lu: Option<PartialPivLu<f64>>,
+    lu: Option<Lu>,
 }
 
 /// Most unknowns that fit into the memory that is available, too.
@@ -30,15 +29,14 @@ pub(super) fn most_unknowns() -> usize {
 
 impl Interface {
     /// Factorises S. `scales`: the largest entry of each unknown's column in the whole matrix.
-    pub(super) fn new(schur: Mat<f64>, scales: &[f64]) -> Result<Self, SolveError> {
-        let n = schur.nrows();
+    pub(super) fn new(schur: Square, scales: &[f64]) -> Result<Self, SolveError> {
+        let n = schur.n();
         if n == 0 {
             return Ok(Self { lu: None });
         }
-        let lu = schur.partial_piv_lu();
-        let upper = lu.U();
+        let lu = Lu::new(schur);
         for (place, scale) in scales.iter().enumerate() {
-            let pivot = upper[(place, place)].abs();
+            let pivot = lu.pivot(place).abs();
             // A NaN is no pivot either.
             if !(pivot > ROUNDING * scale && (1.0 / pivot).is_finite()) {
                 return Err(SolveError::Singular { unknown: place });
@@ -50,10 +48,7 @@ impl Interface {
     /// Replaces `rhs` by the solution.
     pub(super) fn solve(&self, rhs: &mut [f64]) {
         if let Some(lu) = &self.lu {
-            let x = lu.solve(Col::from_fn(rhs.len(), |row| rhs[row]));
-            for (place, value) in rhs.iter_mut().enumerate() {
-                *value = x[place];
-            }
+            lu.solve(rhs);
         }
     }
 }

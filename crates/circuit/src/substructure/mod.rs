@@ -19,9 +19,9 @@ mod tests;
 pub use part::{PartFactors, PartInput, PartOutput};
 pub use team::{Team, Threads};
 
-use faer::Mat;
 use interface::Interface;
 use partition::{INTERFACE, Partition};
+use tsumuji_factor::Square;
 use tsumuji_numbers::memory;
 use tsumuji_solve::local::{FillLimit, LuError};
 use tsumuji_solve::system::Csr;
@@ -223,8 +223,8 @@ impl<'a> Substructure<'a> {
         unknowns: usize,
         parts: &[FactoredPart],
         outputs: &[PartOutput],
-    ) -> Mat<f64> {
-        let mut schur = Mat::zeros(unknowns, unknowns);
+    ) -> Square {
+        let mut schur = Square::zeros(unknowns);
         for (row, &unknown) in self.interface.iter().enumerate() {
             let (columns, values) = matrix.row(unknown as usize);
             for (&column, value) in columns.iter().zip(values) {

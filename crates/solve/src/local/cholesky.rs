@@ -1,6 +1,6 @@
 //! Elimination of the interior of a symmetric positive definite block: as `partial`, with half the entries and, by supernodes, much less time.
 //!
-//! Called by `bordered`, which adds borders that are not symmetric. The factors are `faer`'s supernodal ones. These cover a whole matrix, so the
+//! Called by `bordered`, which adds borders that are not symmetric. The factors (`tsumuji-factor`) cover a whole matrix, so the
 //! border gets a diagonal D of its own, large enough to be positive definite beside the interior: the last block of the factors is then the factor
 //! of D + S, from which S is got back. D is no larger than twice the couplings of the border, which the diagonal of the whole system exceeds too,
 //! so that nothing is lost by that.
@@ -10,23 +10,12 @@
 use super::lu::{FillLimit, LuError, order};
 use super::partial::ROUNDING;
 use crate::system::Csr;
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::cholesky::llt::factor::LltRegularization;
-use faer::perm::PermRef;
-use faer::sparse::linalg::SupernodalThreshold;
-use faer::sparse::linalg::cholesky::supernodal::SupernodalLltRef;
-use faer::sparse::linalg::cholesky::{
-    CholeskySymbolicParams, SymbolicCholesky, SymbolicCholeskyRaw, SymmetricOrdering,
-    factorize_symbolic_cholesky,
-};
-use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
-use faer::{Mat, Par, Side};
+use tsumuji_factor::{Square, Supernodes, Symbolic};
 
 /// P A Pᵀ = L Lᵀ of the interior, and the rows of L below it.
 #[derive(Debug)]
 pub(super) struct PartialCholesky {
-    symbolic: SymbolicCholesky<u64>,
-    values: Vec<f64>,
+    factors: Supernodes,
     /// Unknown of the block eliminated k-th; behind the interior the border in its own order.
     unknown_of: Vec<u64>,
     interior: usize,
@@ -48,52 +37,22 @@ impl PartialCholesky {
         let failed = |what: String| LuError::Ordering { what };
         let matrix = Augmented::new(block, interior);
         let ordering = order(&block.part(0..interior, &(0..interior)))?;
-        let mut unknown_of: Vec<u64> = ordering
-            .columns
-            .iter()
-            .map(|&column| u64::from(column))
-            .collect();
+        let mut unknown_of = ordering.columns;
         unknown_of.extend(interior as u64..n as u64);
         let mut place_of = vec![0u64; n];
         for (place, &unknown) in (0..).zip(&unknown_of) {
             place_of[unknown as usize] = place;
         }
-        let pattern =
-            SymbolicSparseColMatRef::new_checked(n, n, &matrix.offsets, None, &matrix.rows);
-        let parameters = CholeskySymbolicParams {
-            supernodal_flop_ratio_threshold: SupernodalThreshold::FORCE_SUPERNODAL,
-            ..CholeskySymbolicParams::default()
-        };
-        let permutation = PermRef::new_checked(&unknown_of, &place_of, n);
-        let symbolic = factorize_symbolic_cholesky(
-            pattern,
-            Side::Lower,
-            SymmetricOrdering::Custom(permutation),
-            parameters,
-        )
-        .map_err(|error| failed(format!("{error:?}")))?;
-        let cost = (symbolic.len_val() as f64, ordering.multiplications);
+        let pattern = (&matrix.offsets[..], &matrix.rows[..]);
+        let symbolic = Symbolic::new(pattern, &unknown_of, &place_of).map_err(failed)?;
+        let cost = (symbolic.entries() as f64, ordering.multiplications);
         limit.check(n, cost, 1.0)?;
-        let mut values = vec![0.0; symbolic.len_val()];
-        let scratch =
-            symbolic.factorize_numeric_llt_scratch::<f64>(Par::Seq, faer::Spec::default());
-        let mut memory =
-            MemBuffer::try_new(scratch).map_err(|_| failed("not enough memory".into()))?;
-        let factored = symbolic.factorize_numeric_llt(
-            &mut values,
-            SparseColMatRef::new(pattern, &matrix.values),
-            Side::Lower,
-            LltRegularization::default(),
-            Par::Seq,
-            MemStack::new(&mut memory),
-            faer::Spec::default(),
-        );
-        if factored.is_err() {
+        let factors = Supernodes::new(symbolic, pattern, &matrix.values).map_err(failed)?;
+        let Some(factors) = factors else {
             return Ok(None);
-        }
+        };
         let factors = Self {
-            symbolic,
-            values,
+            factors,
             unknown_of,
             interior,
         };
@@ -101,7 +60,7 @@ impl PartialCholesky {
             return Ok(None);
         };
         // S = L Lᵀ − D.
-        let product = &below * below.transpose();
+        let product = below.times_transpose();
         let size = n - interior;
         let mut schur = vec![0.0; size * size];
         for column in 0..size {
@@ -113,72 +72,30 @@ impl PartialCholesky {
         Ok(Some((factors, schur)))
     }
 
-    fn supernodes(&self) -> SupernodalLltRef<'_, u64, f64> {
-        let SymbolicCholeskyRaw::Supernodal(symbolic) = self.symbolic.raw() else {
-            unreachable!("supernodal factors were asked for");
-        };
-        SupernodalLltRef::new(symbolic, &self.values)
-    }
-
-    /// Calls `visit(column, rows, values)` for each column of L: the rows below the diagonal, and the values from the diagonal on. Columns ascend,
-    /// or descend if `is_backward`.
-    fn for_each_column(
-        &self,
-        is_backward: bool,
-        mut visit: impl FnMut(usize, &[u64], &[u64], &[f64]),
-    ) {
-        let factors = self.supernodes();
-        let symbolic = factors.symbolic();
-        let count = symbolic.n_supernodes();
-        let columns: Vec<u64> = (0..self.unknown_of.len() as u64).collect();
-        for step in 0..count {
-            let supernode = factors.supernode(if is_backward { count - 1 - step } else { step });
-            let (start, matrix) = (supernode.start(), supernode.val());
-            for step in 0..matrix.ncols() {
-                let within = if is_backward {
-                    matrix.ncols() - 1 - step
-                } else {
-                    step
-                };
-                let column = matrix
-                    .col(within)
-                    .try_as_col_major()
-                    .expect("supernodes are stored by columns");
-                // Rows of the supernode's own columns, then those of its pattern.
-                let own = &columns[start + within + 1..start + matrix.ncols()];
-                visit(
-                    start + within,
-                    own,
-                    supernode.pattern(),
-                    &column.as_slice()[within..],
-                );
-            }
-        }
-    }
-
     /// The last block of L. `None`: a pivot is rounding.
-    fn border_factor(&self, matrix: &Augmented) -> Option<Mat<f64>> {
+    fn border_factor(&self, matrix: &Augmented) -> Option<Square> {
         let size = self.unknown_of.len() - self.interior;
-        let mut below = Mat::zeros(size, size);
+        let mut below = Square::zeros(size);
         let mut is_usable = true;
-        self.for_each_column(false, |column, own, pattern, values| {
-            let diagonal = matrix.diagonal[self.unknown_of[column] as usize];
-            // Also false for a NaN.
-            is_usable &= values[0] * values[0] > ROUNDING * diagonal;
-            if column >= self.interior {
-                let place = column - self.interior;
-                below[(place, place)] = values[0];
-                for (&row, &value) in own.iter().chain(pattern).zip(&values[1..]) {
-                    below[(row as usize - self.interior, place)] = value;
+        self.factors
+            .for_each_column(false, |column, own, pattern, values| {
+                let diagonal = matrix.diagonal[self.unknown_of[column] as usize];
+                // Also false for a NaN.
+                is_usable &= values[0] * values[0] > ROUNDING * diagonal;
+                if column >= self.interior {
+                    let place = column - self.interior;
+                    below[(place, place)] = values[0];
+                    for (&row, &value) in own.iter().chain(pattern).zip(&values[1..]) {
+                        below[(row as usize - self.interior, place)] = value;
+                    }
                 }
-            }
-        });
+            });
         is_usable.then_some(below)
     }
 
     /// Entries of L.
     pub(super) fn entries(&self) -> usize {
-        self.values.len()
+        self.factors.entries()
     }
 
     /// L⁻¹ P b for a right-hand side `b` of the whole block: what [`PartialCholesky::backward`] needs, and behind the interior the right-hand side
@@ -189,30 +106,32 @@ impl PartialCholesky {
             .iter()
             .map(|&unknown| b[unknown as usize])
             .collect();
-        self.for_each_column(false, |column, own, pattern, values| {
-            if column < self.interior {
-                let pivot = y[column] / values[0];
-                y[column] = pivot;
-                if pivot != 0.0 {
-                    for (&row, value) in own.iter().chain(pattern).zip(&values[1..]) {
-                        y[row as usize] -= value * pivot;
+        self.factors
+            .for_each_column(false, |column, own, pattern, values| {
+                if column < self.interior {
+                    let pivot = y[column] / values[0];
+                    y[column] = pivot;
+                    if pivot != 0.0 {
+                        for (&row, value) in own.iter().chain(pattern).zip(&values[1..]) {
+                            y[row as usize] -= value * pivot;
+                        }
                     }
                 }
-            }
-        });
+            });
         y
     }
 
     /// The solution of the whole block from `y` of [`PartialCholesky::forward`], in which the solution of S has taken the place of its right-hand
     /// side.
     pub(super) fn backward(&self, mut y: Vec<f64>) -> Vec<f64> {
-        self.for_each_column(true, |column, own, pattern, values| {
-            if column < self.interior {
-                let rows = own.iter().chain(pattern).zip(&values[1..]);
-                let known: f64 = rows.map(|(&row, value)| value * y[row as usize]).sum();
-                y[column] = (y[column] - known) / values[0];
-            }
-        });
+        self.factors
+            .for_each_column(true, |column, own, pattern, values| {
+                if column < self.interior {
+                    let rows = own.iter().chain(pattern).zip(&values[1..]);
+                    let known: f64 = rows.map(|(&row, value)| value * y[row as usize]).sum();
+                    y[column] = (y[column] - known) / values[0];
+                }
+            });
         let mut x = vec![0.0; y.len()];
         for (&unknown, value) in self.unknown_of.iter().zip(y) {
             x[unknown as usize] = value;

@@ -1,6 +1,6 @@
 //! The whole system by one factorisation, refined until the residual in full precision is within the tolerance.
 //!
-//! Symmetric sparse matrices by Cholesky (`faer`, supernodal), others by our own sparse LU (`partial`), dense ones by LU with partial pivoting (`faer`).
+//! Symmetric sparse matrices by Cholesky, others by our own sparse LU (`partial`), dense ones by LU with partial pivoting.
 //! Called by `method`.
 //!
 //! Invariant: no factorisation begins whose predicted fill or work is beyond its [`FillLimit`].
@@ -8,11 +8,8 @@
 use super::lu::{FillLimit, LuError};
 use super::{BlockLu, kernels, relative};
 use crate::system::{Csr, Matrix, RowBlock, System};
-use faer::linalg::solvers::Solve;
-use faer::sparse::linalg::solvers::{Llt, SymbolicLlt};
-use faer::sparse::{SparseColMatRef, SymbolicSparseColMatRef};
-use faer::{MatMut, Side};
 use std::borrow::Cow;
+use tsumuji_factor::Cholesky;
 
 /// Refinements after which no further digit is expected.
 const REFINEMENTS: u32 = 6;
@@ -60,7 +57,7 @@ pub struct Direct {
 }
 
 enum Factors {
-    Cholesky(Llt<usize, f64>),
+    Cholesky(Cholesky),
     Lu(Box<BlockLu>),
 }
 
@@ -172,7 +169,7 @@ fn factorise(
 }
 
 /// `None`: not positive definite.
-fn cholesky(csr: &Csr, limit: Cost) -> Result<Option<Llt<usize, f64>>, DirectError> {
+fn cholesky(csr: &Csr, limit: Cost) -> Result<Option<Cholesky>, DirectError> {
     let cost = sparse_cost(csr, true)?;
     if cost.entries > limit.entries || cost.multiplications > limit.multiplications {
         return Err(DirectError::TooLarge(format!(
@@ -180,24 +177,17 @@ fn cholesky(csr: &Csr, limit: Cost) -> Result<Option<Llt<usize, f64>>, DirectErr
             cost.entries, cost.multiplications
         )));
     }
-    let n = csr.rows();
     let indices: Vec<usize> = csr.indices().iter().map(|&index| index as usize).collect();
     // Rows are columns, for the matrix is symmetric.
-    let pattern = SymbolicSparseColMatRef::new_checked(n, n, csr.offsets(), None, &indices);
-    let matrix = SparseColMatRef::new(pattern, csr.values());
-    let symbolic = SymbolicLlt::try_new(pattern, Side::Lower)
-        .map_err(|error| DirectError::TooLarge(format!("no order for the factors: {error:?}")))?;
-    Ok(Llt::try_new_with_symbolic(symbolic, matrix, Side::Lower).ok())
+    Cholesky::new(csr.offsets(), &indices, csr.values())
+        .map_err(|why| DirectError::TooLarge(format!("no order for the factors: {why}")))
 }
 
 impl Factors {
     /// Replaces `vector` by A⁻¹ `vector`.
     fn solve(&mut self, vector: &mut [f64]) {
-        let n = vector.len();
         match self {
-            Self::Cholesky(llt) => {
-                llt.solve_in_place(MatMut::from_column_major_slice_mut(vector, n, 1));
-            }
+            Self::Cholesky(llt) => llt.solve(vector),
             Self::Lu(lu) => lu.solve(vector),
         }
     }

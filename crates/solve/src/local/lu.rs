@@ -1,6 +1,6 @@
 //! The steps of sparse LU factorisations, of which `partial` makes factors.
 //!
-//! The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`faer`); columns are eliminated left-looking, each by a sparse
+//! The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ (`tsumuji-factor`); columns are eliminated left-looking, each by a sparse
 //! triangular solve whose pattern is found first (Gilbert and Peierls, 1988). The diagonal is kept as pivot while it is at least [`PIVOT_THRESHOLD`] times the largest candidate, so that the M-matrices
 //! of circuits and grids fill no more than the ordering predicts.
 //!
@@ -8,10 +8,8 @@
 //! factorised. Supernodes are left out: solves, not factorisation, are repeated, and a fill that needs supernodes is refused here anyway.
 
 use crate::system::Csr;
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::sparse::SymbolicSparseColMatRef;
-use faer::sparse::linalg::amd;
 use serde::{Deserialize, Serialize};
+use tsumuji_factor::Ordering;
 
 /// A diagonal pivot is kept while it is at least this part of the largest candidate.
 const PIVOT_THRESHOLD: f64 = 0.1;
@@ -114,14 +112,6 @@ impl Columns {
         self.rows.push(row);
         self.values.push(value);
     }
-}
-
-/// An ordering and its predictions for a factorisation that keeps diagonal pivots.
-#[derive(Debug)]
-pub(super) struct Ordering {
-    pub(super) columns: Vec<u32>,
-    pub(super) entries: f64,
-    pub(super) multiplications: f64,
 }
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -333,9 +323,6 @@ pub(crate) fn predict(matrix: &Csr) -> Result<(f64, f64), LuError> {
 
 /// Approximate minimum degree on the pattern of A + Aᵀ.
 pub(super) fn order(matrix: &Csr) -> Result<Ordering, LuError> {
-    let n = matrix.rows();
-    let failed = |what: String| LuError::Ordering { what };
-    // Indices of 64 bits: the workspace of the ordering counts entries of A + Aᵀ with them.
     let offsets: Vec<u64> = matrix
         .offsets()
         .iter()
@@ -346,35 +333,15 @@ pub(super) fn order(matrix: &Csr) -> Result<Ordering, LuError> {
         .iter()
         .map(|&index| u64::from(index))
         .collect();
-    let pattern = SymbolicSparseColMatRef::new_checked(n, n, &offsets, None, &indices);
-    let mut order = vec![0u64; n];
-    let mut position = vec![0u64; n];
-    let mut memory = MemBuffer::try_new(amd::order_scratch::<u64>(n, matrix.stored()))
-        .map_err(|_| failed("not enough memory".into()))?;
-    let stack = MemStack::new(&mut memory);
-    let flops = amd::order(
-        &mut order,
-        &mut position,
-        pattern,
-        amd::Control::default(),
-        stack,
-    )
-    .map_err(|error| failed(format!("{error:?}")))?;
-    Ok(Ordering {
-        columns: order.into_iter().map(|column| column as u32).collect(),
-        // One division for each entry of L.
-        entries: 2.0 * flops.n_div + n as f64,
-        multiplications: flops.n_mult_subs_lu,
-    })
+    tsumuji_factor::order(&offsets, &indices).map_err(|what| LuError::Ordering { what })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::partial::PartialLu;
     use super::*;
-    use faer::prelude::Solve;
-    use faer::sparse::{SparseColMat, Triplet};
     use proptest::prelude::*;
+    use tsumuji_factor::{Lu, Square};
 
     const GENEROUS: FillLimit = FillLimit {
         entries: 1 << 24,
@@ -471,7 +438,7 @@ mod tests {
     }
 
     proptest! {
-        /// Random unsymmetric blocks, zero diagonals included, give the solution that faer's LU gives.
+        /// Random unsymmetric blocks, zero diagonals included, give the solution that dense LU gives.
         #[test]
         fn agrees_with_the_oracle(
             n in 1usize..24,
@@ -482,17 +449,11 @@ mod tests {
             // A cyclic shift keeps the matrix regular without touching the diagonal (for n > 1).
             triplets.extend((0..n as u32).map(|row| (row, (row + 1) % n as u32, 5.0)));
             let matrix = Csr::from_triplets(n, n, &triplets).unwrap();
-            let listed: Vec<_> = (0..n)
-                .flat_map(|row| {
-                    let (columns, values) = matrix.row(row);
-                    columns.iter().zip(values).map(move |(&c, &v)| Triplet::new(row, c as usize, v)).collect::<Vec<_>>()
-                })
-                .collect();
-            let oracle = SparseColMat::<usize, f64>::try_new_from_triplets(n, n, &listed).unwrap().sp_lu();
-            let ours = PartialLu::whole(&matrix, GENEROUS);
-            if let (Ok(oracle), Ok(ours)) = (oracle, ours) {
+            let oracle = Lu::new(Square::from_fn(n, |row, column| matrix.get(row, column)));
+            if let Ok(ours) = PartialLu::whole(&matrix, GENEROUS) {
                 let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
-                let expected = oracle.solve(faer::Col::from_fn(n, |row| b[row]));
+                let mut expected = b.clone();
+                oracle.solve(&mut expected);
                 let x = ours.backward(ours.forward(&b));
                 let scale = x.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
                 prop_assume!(scale < 1e6);

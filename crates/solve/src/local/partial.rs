@@ -80,9 +80,9 @@ impl PartialLu {
                 0.0
             };
             if elimination.take_pivot(column as usize, least) {
-                column_of.push(column);
+                column_of.push(column as u32);
             } else if delays {
-                delayed.push(column);
+                delayed.push(column as u32);
             } else {
                 let column = column as usize;
                 return Err(LuError::Singular { column });
@@ -187,9 +187,8 @@ impl PartialLu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use faer::Mat;
-    use faer::prelude::Solve;
     use proptest::prelude::*;
+    use tsumuji_factor::{Lu, Square};
 
     const GENEROUS: FillLimit = FillLimit {
         entries: 1 << 24,
@@ -202,21 +201,16 @@ mod tests {
         let mut y = lu.forward(b);
         let size = y.len() - lu.pivots();
         assert_eq!(schur.values.len(), size * size);
-        let dense = Mat::from_fn(size, size, |row, column| schur.values[column * size + row]);
-        let rhs = faer::Col::from_fn(size, |row| y[lu.pivots() + row]);
-        let inner = dense.partial_piv_lu().solve(rhs);
-        let pivots = lu.pivots();
-        (0..size).for_each(|row| y[pivots + row] = inner[row]);
+        let dense = Square::from_fn(size, |row, column| schur.values[column * size + row]);
+        Lu::new(dense).solve(&mut y[lu.pivots()..]);
         (lu.backward(y), size)
     }
 
     fn dense_solution(matrix: &Csr, b: &[f64]) -> Vec<f64> {
         let n = matrix.rows();
-        let dense = Mat::from_fn(n, n, |row, column| matrix.get(row, column));
-        let x = dense
-            .partial_piv_lu()
-            .solve(faer::Col::from_fn(n, |row| b[row]));
-        (0..n).map(|row| x[row]).collect()
+        let mut x = b.to_vec();
+        Lu::new(Square::from_fn(n, |row, column| matrix.get(row, column))).solve(&mut x);
+        x
     }
 
     /// A zero on the diagonal whose only partner is in the border is delayed.

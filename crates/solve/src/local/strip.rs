@@ -11,10 +11,9 @@ use super::lu::{FillLimit, LuError};
 use super::partial::PartialLu;
 use super::sweep::{Inner, RelaxationError};
 use crate::system::{Csr, RowBlock, RowValues};
-use faer::linalg::solvers::{PartialPivLu, Solve};
-use faer::{Mat, MatMut};
 use std::borrow::Cow;
 use std::ops::Range;
+use tsumuji_factor::{Lu, Square};
 
 /// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most this factor more than a sweep,
 /// and blocks save more laps than that on systems where sweeps converge slowly.
@@ -40,7 +39,7 @@ pub(crate) struct BlockLu {
 enum Factors {
     /// With room for a vector.
     Sparse(PartialLu, Vec<f64>),
-    Dense(PartialPivLu<f64>),
+    Dense(Lu),
 }
 
 impl BlockLu {
@@ -57,9 +56,9 @@ impl BlockLu {
         entry: impl Fn(usize, usize) -> f64,
     ) -> Result<Self, usize> {
         let scale = |row: usize| scales.get(row).copied().unwrap_or(1.0);
-        let lu = Mat::from_fn(n, n, |row, column| scale(row) * entry(row, column)).partial_piv_lu();
-        let pivot = |k: usize| lu.U()[(k, k)];
-        match (0..n).find(|&k| !(pivot(k).is_finite() && pivot(k) != 0.0)) {
+        let matrix = Square::from_fn(n, |row, column| scale(row) * entry(row, column));
+        let lu = Lu::new(matrix);
+        match (0..n).find(|&k| !(lu.pivot(k).is_finite() && lu.pivot(k) != 0.0)) {
             Some(k) => Err(k),
             None => Ok(Self {
                 factors: Factors::Dense(lu),
@@ -86,10 +85,7 @@ impl BlockLu {
         kernels::scale(vector, &self.scales);
         match &mut self.factors {
             Factors::Sparse(lu, room) => lu.solve(vector, room),
-            Factors::Dense(lu) => {
-                let rows = vector.len();
-                lu.solve_in_place(MatMut::from_column_major_slice_mut(vector, rows, 1));
-            }
+            Factors::Dense(lu) => lu.solve(vector),
         }
     }
 }

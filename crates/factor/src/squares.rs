@@ -6,8 +6,9 @@ use faer::{Accum, Mat, MatRef, Par};
 /// Rows of one product.
 const BLOCK_ROWS: usize = 128;
 
-/// The sum, and rows that are not in it yet. Each row has a 1 at its end.
-pub(super) struct Squares {
+/// The sum, and rows that are not in it yet. Each row gets a 1 at its end.
+#[derive(Debug)]
+pub struct Squares {
     width: usize,
     rows: Vec<f64>,
     /// The same rows, each times its factor.
@@ -17,7 +18,8 @@ pub(super) struct Squares {
 }
 
 impl Squares {
-    pub(super) fn new(width: usize) -> Self {
+    /// Of nothing; `width` counts the 1 at the end of a row.
+    pub fn new(width: usize) -> Self {
         Self {
             width,
             rows: Vec::with_capacity(BLOCK_ROWS * width),
@@ -27,7 +29,7 @@ impl Squares {
     }
 
     /// Adds `factor · x xᵀ`.
-    pub(super) fn add(&mut self, x: &[f64], factor: f64) {
+    pub fn add(&mut self, x: &[f64], factor: f64) {
         self.rows.extend_from_slice(x);
         self.rows.push(1.0);
         self.scaled.extend(x.iter().map(|x| factor * x));
@@ -57,7 +59,7 @@ impl Squares {
     }
 
     /// The upper triangle, row after row.
-    pub(super) fn write(mut self, triangle: &mut [f64]) {
+    pub fn write(mut self, triangle: &mut [f64]) {
         self.multiply();
         let mut entries = triangle.iter_mut();
         for i in 0..self.width {
