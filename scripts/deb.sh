@@ -9,17 +9,44 @@ set -euo pipefail
 into=$(realpath "${1:?state the folder for the package}")
 LIBS=$(realpath "$LIBS") PROGRAM=$(realpath "$PROGRAM")
 cd "$(dirname "$0")/.."
-export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 
-# The assets in apps/cli/Cargo.toml are there.
-stage=target/deb
-rm -rf "$stage"
+stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-LIBS=$LIBS PROGRAM=$PROGRAM PREFIX=/usr DESTDIR=$PWD/$stage bindings/c/install.sh
+root=$stage/debian/tsumuji
+LIBS=$LIBS PROGRAM=$PROGRAM PREFIX=/usr DESTDIR=$root bindings/c/install.sh
+# Debian's folders for completions.
+mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
+install -D -m 644 LICENSE-MIT "$root/usr/share/doc/tsumuji/copyright"
+find "$root/usr/share/man" -type f -exec gzip -9n {} +
 # As Debian's packages are: without what only debuggers read, which is two thirds.
-strip --strip-unneeded "$stage/usr/bin/tsumuji" "$stage"/usr/lib/libtsumuji.so.*.*.* "$stage/usr/lib/tsumuji/libtsumuji_sockets.so"
-strip --strip-debug "$stage/usr/lib/libtsumuji.a"
-package=$(cargo deb --quiet --package tsumuji --no-build --no-strip --output "$into")
+strip --strip-unneeded "$root/usr/bin/tsumuji" "$root"/usr/lib/libtsumuji.so.*.*.* "$root/usr/lib/tsumuji/libtsumuji_sockets.so"
+strip --strip-debug "$root/usr/lib/libtsumuji.a"
+
+version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
+architecture=$(dpkg --print-architecture)
+# Packages with the libraries that these files are linked with; the tool wants the folders of a source.
+printf 'Source: tsumuji\n\nPackage: tsumuji\nArchitecture: any\n' >"$stage/debian/control"
+mkdir "$root/DEBIAN"
+depends=$(cd "$stage" && dpkg-shlibdeps -O --ignore-missing-info -ldebian/tsumuji/usr/lib debian/tsumuji/usr/bin/tsumuji \
+    debian/tsumuji/usr/lib/libtsumuji.so.*.*.* debian/tsumuji/usr/lib/tsumuji/libtsumuji_sockets.so | sed -n 's/^shlibs:Depends=//p')
+cat >"$root/DEBIAN/control" <<END
+Package: tsumuji
+Version: $version-1
+Architecture: $architecture
+Maintainer: The tsumuji developers <developers@tsumuji.invalid>
+Section: net
+Priority: optional
+Installed-Size: $(du --summarize --block-size=1K "$root/usr" | cut -f 1)
+Depends: $depends
+Homepage: $(sed -n 's/^repository *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
+Description: User-level message passing for iterative computing
+ Reliable and best-effort messages over shared memory, DPDK, AF_XDP, raw
+ Ethernet and UDP with one API, asynchronous linear solvers and gossip learning
+ on top, and the benchmarks that show where time goes. With the C library and its
+ headers.
+END
+package=$into/tsumuji_$version-1_$architecture.deb
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
 # Whether Debian has all that it depends on; nothing is installed.
 apt-get install --simulate --quiet "$package" >/dev/null
 echo "$package"

@@ -120,13 +120,6 @@ install_fuzz() {
     quietly cargo install cargo-fuzz --locked || say "cargo-fuzz could not be built; the parsers are not fuzzed"
 }
 
-install_deb() {
-    install_packages "${DEB[@]}"
-    cargo deb --version >/dev/null 2>&1 && return 0
-    say "building cargo-deb into $cargo_bin: cargo install cargo-deb --locked"
-    quietly cargo install cargo-deb --locked || die "cargo-deb could not be built; see above"
-}
-
 [ $# -eq 0 ] && set -- build
 for group in "$@"; do
     case $group in
@@ -136,7 +129,7 @@ for group in "$@"; do
     sockets) install_packages "${SOCKETS[@]}" ;;
     fuzz) install_fuzz ;;
     bench) install_packages "${BENCH[@]}" ;;
-    deb) install_deb ;;
+    deb) install_packages "${DEB[@]}" ;;
     dpdk) install_packages "${DPDK[@]}" ;;
     *) die "unknown group '$group'; known: build lint test sockets fuzz bench deb dpdk" ;;
     esac
