@@ -4,18 +4,40 @@
 
 static char room[1 << 16];
 
+static _Atomic pid_t receiving_thread;
+
 static void *receiving(void *argument)
 {
     char byte;
+    receiving_thread = (pid_t)syscall(SYS_gettid);
     return (void *)recv(*(int *)argument, &byte, 1, 0);
+}
+
+// Whether that thread sleeps, as it does in the call.
+static int sleeps(pid_t thread)
+{
+    char name[64], line[256], *state = NULL;
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)thread);
+    FILE *file = fopen(name, "r");
+    if (file && fgets(line, sizeof line, file)) {
+        state = strrchr(line, ')');
+    }
+    int found = state && state[2] == 'S';
+    if (file) {
+        fclose(file);
+    }
+    return found;
 }
 
 // A thread that is in a call on a connection.
 static pthread_t receiver(int *fd)
 {
     pthread_t thread;
+    receiving_thread = 0;
     pthread_create(&thread, NULL, receiving, fd);
-    sleep_ms(5);
+    do {
+        sleep_ms(5);
+    } while (!receiving_thread || !sleeps(receiving_thread));
     return thread;
 }
 
