@@ -37,7 +37,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut endpoint = endpoint_from_env(Options::default())?;
     let mut collectives = Collectives::new(&mut endpoint)?;
     let (me, nodes) = (endpoint.me().0, endpoint.members().len() as u16);
-    // Who has the cell before our first, and behind our last, and where their values go.
+    // The owners of the cells before our first and behind our last, and where their values go.
     let left = (me > 0).then(|| (NodeId(me - 1), 0));
     let right = (me + 1 < nodes).then(|| (NodeId(me + 1), CELLS + 1));
     let width = std::f64::consts::PI / (f64::from(nodes) * CELLS as f64 + 1.0);

@@ -395,7 +395,7 @@ fn flow() {
     });
 }
 
-/// Whoever is not favoured gets something, too.
+/// A sender that is not favoured gets something, too.
 #[test]
 fn favour() {
     everywhere("favour", "2", 4, |_, outputs| {

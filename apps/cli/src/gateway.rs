@@ -124,7 +124,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             .collect();
         line += &format!("; not there yet: {}", names.join(", "));
     }
-    // Whoever has started it may be gone.
+    // The process that has started it may be gone.
     let _ = writeln!(std::io::stderr(), "{line}");
     let counters = gateway.serve(args.until_unused, || interrupt.is_set())?;
     let (asked, not_there) = (counters.asked, counters.not_there);

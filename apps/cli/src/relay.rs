@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             mac,
             frame_bytes,
         } = serves;
-        // Whoever has started it may be gone.
+        // The process that has started it may be gone.
         let _ = writeln!(
             std::io::stderr(),
             "{} serves {} processes as relay:{name}, slot 0 at {mac}, frames of up to {frame_bytes} bytes; Ctrl-C ends it",

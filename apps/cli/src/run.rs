@@ -161,7 +161,7 @@ fn explain(args: &Args, path: &str, why: &str) {
     } else {
         format!("tsumuji: {program} {path}: {why}")
     };
-    // Whoever would read it may be gone.
+    // The reader may be gone.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), (line + "\n").as_bytes());
 }
 

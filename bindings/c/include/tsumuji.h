@@ -184,7 +184,7 @@ typedef struct tsumuji_message {
   const void *data;
   // Its length in bytes.
   size_t bytes;
-  // Who sent it.
+  // The sender.
   int from;
   // The channel on which it was sent.
   int channel;
@@ -198,7 +198,7 @@ typedef struct tsumuji_datagram {
   const void *data;
   // Its length in bytes.
   size_t bytes;
-  // Who sent it; ignored when sent.
+  // The sender; ignored when sent.
   int from;
   // Incarnation of the sender; ignored when sent.
   uint32_t incarnation;

@@ -3,7 +3,9 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram, SendError};
+use tsumuji_node::{
+    Channel, Endpoint, Message, NodeId, Post, ReceivedDatagram, Retained, SendError,
+};
 
 use crate::board_state::OpenBoard;
 use crate::collective_state::CollectiveState;
@@ -33,7 +35,7 @@ pub(crate) struct Node {
     /// Posted receives, by number.
     pub(crate) posts: std::collections::HashMap<u64, Post<Output>>,
     /// Borrowed messages, by number.
-    borrowed: std::collections::HashMap<u64, Kept>,
+    borrowed: std::collections::HashMap<u64, Retained>,
     /// Number of borrows so far: no number is given twice.
     borrows: u64,
     /// Made when first asked for, and kept until the handle is closed.
@@ -209,22 +211,22 @@ impl Node {
         Ok(())
     }
 
-    /// Borrows the next message, which is kept here until it is released; returns its name.
+    /// Borrows the next message, which is retained here until it is released; returns its name.
     pub(crate) fn borrow(
         &mut self,
         source: Source,
         timeout: Duration,
-    ) -> Result<(u64, &Kept), Failure> {
+    ) -> Result<(u64, &Retained), Failure> {
         if self.borrowed.len() >= BORROWED_LIMIT {
             return Err(Failure::invalid(format!(
                 "{BORROWED_LIMIT} messages are borrowed; release some"
             )));
         }
-        let kept = (self.endpoint).recv_kept(source.channel_id, source.from, timeout)?;
-        let message = kept.ok_or_else(|| none_within(timeout))?;
+        let retained = (self.endpoint).recv_retained(source.channel_id, source.from, timeout)?;
+        let message = retained.ok_or_else(|| none_within(timeout))?;
         self.borrows += 1;
-        let kept = self.borrowed.entry(self.borrows).or_insert(message);
-        Ok((self.borrows, kept))
+        let retained = self.borrowed.entry(self.borrows).or_insert(message);
+        Ok((self.borrows, retained))
     }
 
     /// Releases a borrowed message.

@@ -239,8 +239,8 @@ mod tests {
     const PAUSE_US: u64 = 2 * REST_NS / 1000;
     const TRIES_MAX: u32 = 200;
 
-    /// Who fails again and again stops looking, and starts again after one success; the longer it has failed, the rarer it is tried. One test, for both
-    /// parts make the process rest, and depend on whether it does.
+    /// A thread that fails again and again stops polling, and starts again after one success; the longer it has failed, the rarer it is tried. One
+    /// test, for both parts make the process rest, and depend on whether it does.
     #[test]
     fn failures_end_it() {
         if cores() == 1 {

@@ -235,7 +235,7 @@ impl Listener {
             };
         }
         let is_shared = self.is_shared.load(Ordering::Relaxed) != 0;
-        // Who may have taken the hellos of others holds the lock until they are back.
+        // A thread that may have taken the hellos of others holds the lock until they are back.
         let word = self.word.0.filter(|_| is_shared);
         let _held = word.map(|word| hold(word));
         let mut stale = Vec::new();

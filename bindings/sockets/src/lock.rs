@@ -81,7 +81,7 @@ pub(crate) struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Whoever has lost patience holds it now.
+        // The thread that has lost patience holds it now.
         let _ = self
             .word
             .compare_exchange(self.holder, 0, Ordering::Release, Ordering::Relaxed);

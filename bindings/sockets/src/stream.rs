@@ -135,7 +135,7 @@ pub(crate) fn mark(using: &Use) {
         let ready = &using.memory().header().ready[other].0;
         ready.fetch_or(1 << using.number(), Ordering::SeqCst);
     }
-    // Who sleeps on the word learns nothing from the kernel.
+    // A thread that sleeps on the word learns nothing from the kernel.
     if using.theirs().inn.is_asleep.load(Ordering::SeqCst) & FUTEX != 0 {
         using
             .theirs()

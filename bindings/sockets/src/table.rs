@@ -3,8 +3,8 @@
 //! A descriptor is a stream that is carried or may be, a listener with a mailbox, an epoll instance that watches streams, one of our own (which the
 //! program shall not close), or none of our business: a zero, and the C library's function is called.
 //!
-//! Who uses a stream holds a `Use`; the last one to let go of a stream without descriptors gives its slot back. `Socket`, `Listener` and `Epoll` are
-//! never freed, only used again, so that a word that was read before a `close` in another thread leads to something.
+//! A thread that uses a stream holds a `Use`; the last one to let go of a stream without descriptors gives its slot back. `Socket`, `Listener` and
+//! `Epoll` are never freed, only used again, so that a word that was read before a `close` in another thread leads to something.
 #![allow(unsafe_code)] // The words lead to structures that are never freed.
 
 use std::ops::Deref;

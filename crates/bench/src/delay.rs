@@ -62,7 +62,7 @@ pub struct Plan {
     pub delay_ns: u64,
     /// On what.
     pub per: Per,
-    /// Who runs the service.
+    /// The executor of the service.
     #[serde(with = "by_name")]
     pub executor: Executor,
     /// All nodes spin, each on a core of its own.
@@ -126,7 +126,7 @@ pub struct Setting {
     pub size: usize,
     /// Time that the server spends, in nanoseconds.
     pub delay_ns: u64,
-    /// Who runs the service.
+    /// The executor of the service.
     #[serde(with = "by_name")]
     pub executor: Executor,
     /// Part of the line's pace that came.
@@ -167,7 +167,7 @@ impl Setting {
 /// The longest time up to which an executor keeps pace with every shorter one; `None`: with none at all.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Knee {
-    /// Who runs the service.
+    /// The executor of the service.
     #[serde(with = "by_name")]
     pub executor: Executor,
     /// By the medians.

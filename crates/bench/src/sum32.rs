@@ -45,7 +45,7 @@ const POLLS_PER_CHECK: u32 = 1 << 16;
 pub struct Plan {
     /// How often the server adds up the numbers.
     pub loops: u32,
-    /// Who runs the service; by name, `rtc`, `pipeline` or `adaptive`.
+    /// The executor of the service; by name, `rtc`, `pipeline` or `adaptive`.
     #[serde(with = "by_name")]
     pub executor: Executor,
     /// Requests on their way at a time.

@@ -147,7 +147,7 @@ fn the_last_lost_worker_ends_the_run() {
         .for_each(|worker| worker.join().unwrap());
 }
 
-/// Who wants to stop while workers are waited for is heard.
+/// A user who stops the command while workers are waited for is heard.
 #[test]
 fn waits_are_interrupted() {
     let netlist = netlist();

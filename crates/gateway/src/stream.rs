@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tsumuji_node::Delivery;
-use tsumuji_node::{Channel, Context, Endpoint, Handler, Kept, NodeId, SendError};
+use tsumuji_node::{Channel, Context, Endpoint, Handler, NodeId, Retained, SendError};
 use tsumuji_streams::address::Pair;
 use tsumuji_streams::ring::{self, Broken, CANCELLED, CLAIMED, CONFIRMED, Reading};
 
@@ -52,7 +52,7 @@ impl From<Broken> for Fault {
 pub(crate) struct Incoming {
     end: End,
     token: u32,
-    queue: VecDeque<Kept>,
+    queue: VecDeque<Retained>,
     /// Bytes of the first message that are in the ring.
     taken: usize,
     /// The slot is this connection's until the gateway lets go of it.
@@ -91,8 +91,8 @@ impl Handler for Receiver {
                 Err(Broken) => incoming.is_broken = true,
             }
         }
-        let kept = context.keep(delivery);
-        incoming.queue.push_back(kept);
+        let retained = context.retain(delivery);
+        incoming.queue.push_back(retained);
         locked(&self.listed).push(self.index);
     }
 }
@@ -233,7 +233,7 @@ impl Stream {
     /// Takes what came on the channel.
     fn take_in(&mut self, endpoint: &mut Endpoint) -> Result<(), Fault> {
         loop {
-            let kept = {
+            let retained = {
                 let mut incoming = locked(&self.incoming);
                 if incoming.is_broken {
                     return Err(Fault::Broken);
@@ -266,11 +266,13 @@ impl Stream {
                 incoming.taken = 0;
                 incoming.queue.pop_front()
             };
-            let Some(kept) = kept else { return Ok(()) };
-            if let Some((kind, _, rest)) = message::split(&kept) {
+            let Some(retained) = retained else {
+                return Ok(());
+            };
+            if let Some((kind, _, rest)) = message::split(&retained) {
                 self.hear(kind, rest)?;
             }
-            endpoint.release(kept);
+            endpoint.release(retained);
         }
     }
 

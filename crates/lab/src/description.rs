@@ -44,7 +44,7 @@ pub enum DescriptionError {
     },
 }
 
-/// Who works in a stage.
+/// The worker of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
@@ -118,7 +118,7 @@ pub struct Point {
 pub struct Stage {
     /// Its name, once in a variant.
     pub name: String,
-    /// Who works.
+    /// The worker.
     pub by: By,
     /// Microseconds at any size.
     #[serde(default)]

@@ -15,7 +15,7 @@ pub type Setting = Improved;
 pub struct Step {
     /// Its name.
     pub name: String,
-    /// Who works.
+    /// The worker.
     pub by: By,
     /// When it begins, in microseconds.
     pub start_us: f64,

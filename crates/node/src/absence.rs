@@ -23,7 +23,7 @@ const ASK_WITHIN: Duration = Duration::from_millis(100);
 /// Members that are named, and asked for; the others are counted.
 const NAMED_MAX: usize = 8;
 
-/// Who is missing, and why. Its text is for people.
+/// The nodes that are missing, and why. Its text is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absence {
     /// Those that are missing, in order of their ids.

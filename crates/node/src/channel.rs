@@ -5,16 +5,15 @@
 //! told to stop sending on that channel, and later to go on (`control`). Messages on their way may exceed the budget by no more than peers have
 //! queued. A peer that keeps sending is charged to the endpoint's budget, as if nobody had opened the channel.
 //!
-//! Filled by `intake`, emptied by `endpoint`. Submodules: `owned` (one channel), `mailbox` (waiting messages), `ledger` (charges), `kept` (messages
-//! that a program keeps), `outbox` (messages of handlers and other threads), `bell` (how those threads wake the endpoint), and what endpoints tell each
-//! other by themselves: `control`, `statistics` (flows of other nodes) and `members` (who joins).
+//! Filled by `intake`, emptied by `endpoint`. Submodules: `owned` (one channel), `mailbox` (waiting messages), `ledger` (charges), `retained`
+//! (messages that a program keeps), `outbox` (messages of handlers and other threads), `bell` (how those threads wake the endpoint), and what
+//! endpoints tell each other by themselves: `control`, `statistics` (flows of other nodes) and `members` (who joins).
 //!
 //! Invariants: on one channel no message overtakes those in its mailbox; a message is charged to one budget from its arrival until it is released;
 //! for each channel a peer is told alternately to stop and to go on.
 
 pub(crate) mod bell;
 mod control;
-pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod mailbox;
 pub(crate) mod members;
@@ -22,6 +21,7 @@ pub(crate) mod outbox;
 mod owned;
 mod owners;
 mod posts;
+pub(crate) mod retained;
 mod statistics;
 mod stops;
 #[cfg(test)]
@@ -33,8 +33,6 @@ use std::sync::Arc;
 use tsumuji_proto::{Body, Channel, Datagram, Delivery, Event, NodeId, Posted};
 
 use self::bell::Bell;
-pub use self::kept::Kept;
-use self::kept::{Charged, Returns};
 use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
@@ -46,6 +44,8 @@ pub use self::owned::{ChannelOptions, ChannelState};
 use self::owned::{OpenChannel, early};
 pub use self::posts::Arrived;
 use self::posts::Posts;
+pub use self::retained::Retained;
+use self::retained::{Charged, Returns};
 pub(crate) use self::statistics::Answer;
 pub use self::statistics::RemoteFlow;
 use self::statistics::Statistics;
@@ -202,7 +202,7 @@ impl Channels {
         if self.posts.copy(post, (from, *channel), body)
             && let Some(stored) = entry.mailbox.pop(Some(from))
         {
-            drop(self.keep(stored)); // released in the next poll
+            drop(self.retain(stored)); // released in the next poll
         }
     }
 
@@ -289,9 +289,9 @@ impl Channels {
     }
 
     /// Turns a stored message into a kept one.
-    pub(crate) fn keep(&self, stored: Stored) -> Kept {
+    pub(crate) fn retain(&self, stored: Stored) -> Retained {
         let charged = self.charged(&stored);
-        Kept::new(charged, stored.message.body, &self.tools.returns)
+        Retained::new(charged, stored.message.body, &self.tools.returns)
     }
 
     /// Gives notices (of all channels that nobody opened) and datagrams to the handler; returns how many.

@@ -254,7 +254,7 @@ pub enum MeetError {
     Absent {
         /// How long they were waited for.
         within: Duration,
-        /// Who is missing, and what is known of the cause.
+        /// The nodes that are missing, and what is known of the cause.
         absence: Absence,
     },
     /// The two will never meet.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tsumuji_proto::{Channel, Datagram, Delivery, Event, NodeId, SendId};
 
 use crate::channel::RemoteFlow;
-use crate::channel::kept::{Charged, Kept, Returns};
 use crate::channel::ledger::{Ledger, Overdrafts};
 use crate::channel::mailbox::{Buffers, Charge, Message};
 use crate::channel::outbox::Outbox;
+use crate::channel::retained::{Charged, Retained, Returns};
 use crate::error::SendError;
 
 /// Receives what arrives, in order of arrival. Given to `Endpoint::poll`, which calls it on the polling thread, or to `Endpoint::open_with`, as the
@@ -93,10 +93,10 @@ impl Context<'_> {
 
     /// Keeps the message beyond the call. It counts against the channel's budget until it is dropped. A message of one frame is copied once, an
     /// assembled one is not.
-    pub fn keep(&mut self, delivery: Delivery<'_>) -> Kept {
+    pub fn retain(&mut self, delivery: Delivery<'_>) -> Retained {
         let (from, _) = self.source;
         if std::mem::replace(&mut self.is_kept, true) {
-            return Kept::free(self.buffers.message(delivery), self.returns); // the handler's own copy
+            return Retained::free(self.buffers.message(delivery), self.returns); // the handler's own copy
         }
         let charge = (self.charged)
             .unwrap_or_else(|| (self.overdrafts).charge(self.ledger, from, self.bytes));
@@ -113,7 +113,7 @@ impl Context<'_> {
             bytes: self.bytes,
             generation: self.ledger.generation,
         };
-        Kept::new(charged, body, self.returns)
+        Retained::new(charged, body, self.returns)
     }
 
     /// The next call delivers this datagram.

@@ -75,8 +75,8 @@ pub use bootstrap::{
     report_error,
 };
 pub use channel::{
-    Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram,
-    RemoteFlow, Waker,
+    Arrived, ChannelOptions, ChannelState, Message, MessageSender, ReceivedDatagram, RemoteFlow,
+    Retained, Waker,
 };
 pub use cluster::{ClusterFile, HostNode};
 pub use counters::Counters;

@@ -126,7 +126,7 @@ fn idle(all: Vec<Endpoint>) -> (Duration, u64) {
                 for peer in peers {
                     assert!(node.is_up(peer), "{} gave {peer} up", node.me());
                 }
-                // Whoever leaves is gone at once: not before all have looked.
+                // A node that leaves is gone at once: not before all have looked.
                 barrier.wait();
                 node.counters().engine.sent_frames - before
             })

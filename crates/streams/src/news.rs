@@ -1,13 +1,13 @@
 //! Telling an end of a connection that there is something new for it, and learning that it sleeps; the numbers of those who are told.
 //!
-//! Who produces makes its news visible, then calls `mark`, which looks for sleepers; who is about to sleep says so, then looks once more. There is a
-//! fence between the two on either side.
+//! The producer makes its news visible, then calls `mark`, which looks for sleepers; a reader that is about to sleep says so, then looks once more.
+//! There is a fence between the two on either side.
 
 use std::sync::atomic::{Ordering, fence};
 
 use crate::ring::{BELL, DOORBELL, Memory, Plate, WAITERS};
 
-/// Who sleeps at an end, and has been marked as woken.
+/// The readers that sleep at an end, and have been marked as woken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use = "who sleeps must be woken"]
 pub struct Sleepers {

@@ -79,7 +79,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Whoever writes and reads says so by another word.
+    /// The end that writes and reads says so by another word.
     pub fn set(&self, plate: Plate) {
         self.number.store(plate.number, Ordering::Relaxed);
         self.word.store(plate.word, Ordering::Relaxed);

@@ -38,7 +38,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Who receives: ours or the kernel's sockets, and how it waits.
+/// The receiver: ours or the kernel's sockets, and how it waits.
 const CONTENDERS: [(&str, bool, Waits); 4] = [
     ("kernel UDP, blocking", false, Waits::Sleeps),
     ("kernel UDP, spinning", false, Waits::Spins),

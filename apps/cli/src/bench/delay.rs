@@ -39,7 +39,7 @@ pub(super) struct Args {
     /// Messages of each measurement
     #[arg(long, value_name = "N", default_value_t = 700_000, value_parser = clap::value_parser!(u64).range(32..=1_000_000_000))]
     count: u64,
-    /// Who serves: rtc, pipeline or adaptive; several by commas
+    /// Executor of the service: rtc, pipeline or adaptive; several by commas
     #[arg(
         long,
         value_name = "EXECUTORS",

@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// How often the server adds up the numbers of a request; several by commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,10,100,1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     loops: Vec<u32>,
-    /// Who serves: rtc, pipeline or adaptive; several by commas
+    /// Executor of the service: rtc, pipeline or adaptive; several by commas
     #[arg(
         long,
         value_name = "EXECUTORS",

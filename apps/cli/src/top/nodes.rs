@@ -79,7 +79,7 @@ pub(super) struct Node {
     at: Instant,
 }
 
-/// Who serves a channel.
+/// The executor that serves a channel.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Executor {
     pub(super) channel: String,

@@ -216,7 +216,7 @@ fn programs_are_bound_to_cores() {
     }
 }
 
-/// Who forgets the `--` is shown the whole line.
+/// A user who forgets the `--` is shown the whole line.
 #[test]
 fn missing_dashes_are_hinted_at() {
     let output = tsumuji(&["launch", "-np", "2", "./ring", "-v"]);

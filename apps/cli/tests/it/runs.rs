@@ -394,7 +394,7 @@ fn mistakes_about_streams_are_one_line() {
 #[test]
 fn hosts_need_rights() {
     if tsumuji_testbed::check_rights().is_ok() {
-        // Whoever has all rights can give them up.
+        // A user with all rights can give them up.
         let own = env!("CARGO_BIN_EXE_tsumuji");
         let words = ["--bounding-set", "-sys_admin", "--", own, "bench", "rr"];
         // Of the package util-linux.

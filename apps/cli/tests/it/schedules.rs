@@ -229,7 +229,7 @@ impl Worker {
             let mut wait = wait;
             while let Some(kept) = self
                 .endpoint
-                .recv_kept(channel_id, None, wait)
+                .recv_retained(channel_id, None, wait)
                 .expect("recv")
             {
                 wait = Duration::ZERO;

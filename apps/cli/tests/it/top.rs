@@ -201,7 +201,7 @@ fn metrics_are_served() {
     assert!(scrape(port).is_none());
 }
 
-/// Who asks for it is not seen; what is no place is refused.
+/// Metrics that are switched off are not served; what is no place is refused.
 #[test]
 fn metrics_can_be_off() {
     let mut run = Running::start(&["--metrics", "off"]);

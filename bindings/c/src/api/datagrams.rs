@@ -19,7 +19,7 @@ pub struct TsumujiDatagram {
     pub data: *const c_void,
     /// Its length in bytes.
     pub bytes: usize,
-    /// Who sent it; ignored when sent.
+    /// The sender; ignored when sent.
     pub from: c_int,
     /// Incarnation of the sender; ignored when sent.
     pub incarnation: u32,

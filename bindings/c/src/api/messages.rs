@@ -46,7 +46,7 @@ pub struct TsumujiMessage {
     pub data: *const c_void,
     /// Its length in bytes.
     pub bytes: usize,
-    /// Who sent it.
+    /// The sender.
     pub from: c_int,
     /// The channel on which it was sent.
     pub channel: c_int,

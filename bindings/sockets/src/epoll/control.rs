@@ -245,7 +245,7 @@ pub(crate) fn control_nested(
         }
         Ok(())
     });
-    // Who sleeps in the outer one has not armed what is new, or due again.
+    // A thread that sleeps in the outer one has not armed what is new, or due again.
     if result.is_ok() && is_changed {
         outer.kick();
     }

@@ -136,7 +136,7 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
     let outstanding = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
     let mut room = [0; BELLS];
     // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
-    // Who waits takes one only: others may take those that are outstanding meanwhile, and what comes then may be data.
+    // A thread that waits takes one only: others may take those that are outstanding meanwhile, and what comes then may be data.
     let most = if flags == 0 {
         1
     } else {
@@ -225,7 +225,7 @@ pub(crate) fn take_old_bells(using: &Use, fd: c_int, least: u64) {
         });
         return;
     }
-    // Who receives counts bells and bytes of its own.
+    // A receiver counts bells and bytes of its own.
     let receiving = using.try_hold_receiving();
     if receiving.is_some() && has_old_bells(using, least) {
         let _ = waits::at_once(using, || take_bells(using, fd, libc::MSG_DONTWAIT));

@@ -1,8 +1,8 @@
 //! How a call waits for data or for room: looks again for a moment, says that it sleeps, looks once more, sleeps in the kernel.
 //!
-//! Who waits for data sleeps for some milliseconds on a word that the other end changes, which costs less than a byte over TCP, longer each time, and asks the
-//! kernel between; then in the real `recv`, so time-outs, interruptions, ends and resets are the kernel's. One thread of an end waits there at a time, the leader: bells are taken by whoever waits, and
-//! wake everybody. The others wait for the leader.
+//! A thread that waits for data sleeps for some milliseconds on a word that the other end changes, which costs less than a byte over TCP, longer each
+//! time, and asks the kernel between; then in the real `recv`, so time-outs, interruptions, ends and resets are the kernel's. One thread of an end
+//! waits there at a time, the leader: bells are taken by whoever waits, and wake everybody. The others wait for the leader.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

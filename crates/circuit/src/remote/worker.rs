@@ -118,7 +118,7 @@ fn on_thread(
     let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().name("tsumuji-factor".to_owned());
     let run = move || {
-        // Whoever waited for it may have left.
+        // The judge that waited for it may have left.
         let _ = sender.send(work());
         wake();
     };

@@ -1,4 +1,4 @@
-//! Who computes the parts: threads of this process, or other processes (`crate::remote`).
+//! The team that computes the parts: threads of this process, or other processes (`crate::remote`).
 //!
 //! Called by `super`, which needs a part's Schur complement and the two halves of its substitution, and keeps none of its factors.
 

@@ -131,7 +131,7 @@ impl<'a> Sender<'a> {
                     ) => {}
                 Err(error) => return Err(error),
             }
-            // Whoever else connected is not listened to.
+            // Any other connection is not listened to.
             let port = self.memory.load(Line::Stream, 0);
             if let Some(place) = accepted.iter().position(|(_, from)| *from == port) {
                 let (stream, _) = accepted.swap_remove(place);

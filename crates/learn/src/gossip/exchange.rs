@@ -1,8 +1,8 @@
 //! Push and pull of parameters between two random workers: both take the mean.
 //!
-//! Nobody waits. Whoever pushed goes on stepping, and moves by half of the difference once the other's parameters come; a push whose answer is lost is
-//! forgotten. So the mean of two is kept except under loss, and then it is off by half of a difference that shrinks. Who has answered a push in a period
-//! does not push in it: one exchange of a pair is enough.
+//! Nobody waits. Whoever pushed goes on stepping, and moves by half of the difference once the other's parameters come; a push whose answer is lost
+//! is forgotten. So the mean of two is kept except under loss, and then it is off by half of a difference that shrinks. A node that has answered a
+//! push in a period does not push in it: one exchange of a pair is enough.
 
 use super::message::finite;
 
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(waits, Some(20));
     }
 
-    /// Who has answered a push does not push in the same period, but in the next one.
+    /// A node that has answered a push does not push in the same period, but in the next one.
     #[test]
     fn who_answers_does_not_push() {
         let mut exchange = Exchange::default();

@@ -83,7 +83,7 @@ struct Member {
     theta: Option<Vec<f64>>,
     sums: Option<Vec<f64>>,
     is_final: bool,
-    /// Who accuses it.
+    /// The worker that accuses it.
     accusers: Vec<usize>,
 }
 
@@ -453,7 +453,7 @@ impl Judge {
             }
             Stage::Finishing if self.alive().all(|(_, member)| member.is_final) => {
                 self.order(&Order::Leave);
-                // Who has joined too late leaves, too.
+                // A worker that joined too late leaves, too.
                 let late = self.joining.take().map(|joining| joining.worker);
                 let late = late.into_iter().chain(self.waiting.drain(..));
                 self.out.extend(late.map(|worker| (worker, Order::Leave)));

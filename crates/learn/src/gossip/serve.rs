@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_millis(5);
 const REPEAT: Duration = Duration::from_millis(2);
 /// The longest such wait: the delay that the loss of a late statistic costs.
 const REPEAT_MAX: Duration = Duration::from_millis(64);
-/// Who has waited for the others for so long, and for what may come over a slow link, tells the judge.
+/// A worker that has waited for the others for so long, and for what may come over a slow link, tells the judge.
 const WAITS: Duration = Duration::from_secs(30);
 /// A link that is slow, for many workers of a host together.
 const SLOW_BYTES_A_SECOND: f64 = 1e6;

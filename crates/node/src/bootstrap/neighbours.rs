@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Whoever comes first makes the memory; the other gets the same, also after the first has ended, and when it comes back.
+    /// The first process makes the memory; the other gets the same, also after the first has ended, and when it comes back.
     #[test]
     fn the_memory_passes_from_node_to_node() {
         let port = 20_000 + (std::process::id() % 20_000) as u16;

@@ -314,7 +314,7 @@ pub fn serve_relay(
     // Others wait for a relay that is just ending; under its own name it is known.
     let _ = set_name(&CString::new(PROCESS_NAME).unwrap_or_default());
     if plan.until_unused {
-        // Whoever has started it may be bound to a core.
+        // The process that has started it may be bound to a core.
         let mut all = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
         let _ = sched_setaffinity(None, &all); // it works on one core, too

@@ -12,7 +12,7 @@ use crate::handler::{Context, Handler};
 /// A message taken by `recv`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
     /// The channel it came by.
     pub channel: Channel,
@@ -23,7 +23,7 @@ pub struct Message {
 /// A datagram taken by `recv_datagram`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedDatagram {
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
     /// Incarnation of the sender.
     pub incarnation: u32,

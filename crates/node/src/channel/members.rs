@@ -277,7 +277,7 @@ impl Members {
         let id = match asked.id {
             Some(id) if id == me || usize::from(id.0) >= self.len() => {
                 let reason = format!("no other process was {id}; there are {}", self.len());
-                // Who was not met may still know of it.
+                // A node that was not met may still know of it.
                 let is_final = self.unmet.is_empty();
                 return Err(Refused { reason, is_final });
             }

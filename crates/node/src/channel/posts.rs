@@ -21,7 +21,7 @@ pub enum Arrived {
     Nothing,
     /// A message lies at the start of the buffer.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
         /// The channel it came by.
         channel: Channel,
@@ -30,7 +30,7 @@ pub enum Arrived {
     },
     /// A message was longer than the buffer: it waits on its channel, as if no buffer had been posted.
     TooLong {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
         /// Its length in bytes.
         bytes: usize,

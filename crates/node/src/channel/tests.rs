@@ -384,7 +384,7 @@ fn kept_messages_count_until_they_go() {
     let keep = |channels: &mut Channels| {
         arrives(channels, A, 7, &[1; 200]);
         let stored = channels.take(Some(7), None).expect("a message");
-        channels.keep(stored)
+        channels.retain(stored)
     };
     let (one, two) = (keep(&mut channels), keep(&mut channels));
     assert_eq!(channels.state(7).expect("open").used_bytes, 2 * 264);
@@ -416,7 +416,7 @@ fn what_is_kept_stops_nobody_below_half() {
         arrives(&mut channels, A, 7, &[1; 200]);
     }
     let stored = channels.take(Some(7), None).expect("a message");
-    kept.push(channels.keep(stored));
+    kept.push(channels.retain(stored));
     assert_eq!(channels.state(7).expect("open").stopped_peers, 1);
     assert!(taken(&mut channels, Some(7), None).is_some());
     assert_eq!(channels.state(7).expect("open").stopped_peers, 0);
@@ -426,20 +426,20 @@ fn what_is_kept_stops_nobody_below_half() {
 /// A handler that keeps two copies is charged only for the delivered message; it sends to members only, and replies to a datagram go to its source.
 #[test]
 fn handlers_cannot_cheat_the_ledger() {
-    struct Greedy(Vec<Kept>);
+    struct Greedy(Vec<Retained>);
     impl Handler for Greedy {
         fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
             let (from, session, channel) = (delivery.from, delivery.session, delivery.channel);
             for _ in 0..2 {
                 let body = Body::Frame(b"made");
-                self.0.push(context.keep(Delivery {
+                self.0.push(context.retain(Delivery {
                     from,
                     session,
                     channel,
                     body,
                 }));
             }
-            self.0.push(context.keep(delivery));
+            self.0.push(context.retain(delivery));
             for nobody in [NodeId(0), NodeId(3), NodeId(999)] {
                 let sent = context.send(nobody, channel, b"");
                 assert!(

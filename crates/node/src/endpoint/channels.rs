@@ -11,7 +11,8 @@ use crate::executor::{Dispatch, ExecutorOptions, ExecutorState, Service, Shared}
 use crate::handler::Handler;
 
 impl Endpoint {
-    /// Opens `channel_id`, in every class and priority, with its own mailbox: messages wait for `recv_on`, `recv_kept` and `poll_on`, datagrams for
+    /// Opens `channel_id`, in every class and priority, with its own mailbox: messages wait for `recv_on`, `recv_retained` and `poll_on`, datagrams
+    /// for
     /// `recv_datagram` and `poll_on`. Messages of the channel that arrived before and were not taken come first.
     ///
     /// Waiting messages count against the channel's own budget ([`ChannelOptions`]), so an unread channel does not stop others. When half of the

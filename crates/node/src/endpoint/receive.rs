@@ -8,9 +8,9 @@ use tsumuji_proto::{Borrowed, Channel, NodeId};
 
 use super::{Core, Endpoint};
 use crate::any_link::AnyLink;
-use crate::channel::kept::Charged;
 use crate::channel::mailbox::Stored;
-use crate::channel::{Channels, Kept, Message};
+use crate::channel::retained::Charged;
+use crate::channel::{Channels, Message, Retained};
 use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
 use crate::intake::Intake;
@@ -104,12 +104,12 @@ impl Endpoint {
 
     /// Takes the next message of an opened channel (`None`: of channels that nobody opened), from one peer or from any. It counts against the budget
     /// until it is dropped, in any thread.
-    pub fn recv_kept(
+    pub fn recv_retained(
         &mut self,
         channel_id: Option<u16>,
         from: Option<NodeId>,
         timeout: Duration,
-    ) -> Result<Option<Kept>, RecvError> {
+    ) -> Result<Option<Retained>, RecvError> {
         let core = &mut *self.core.write();
         core.opened(channel_id)?;
         core.answer_peers()?;
@@ -117,9 +117,10 @@ impl Endpoint {
             return Ok(None);
         }
         let stored = core.channels.take(channel_id, from);
-        let kept = stored.map(|stored| core.channels.keep(stored));
-        core.taken_bytes += TAKEN_MESSAGE_BYTES + kept.as_ref().map_or(0, |kept| kept.len());
-        Ok(kept)
+        let retained = stored.map(|stored| core.channels.retain(stored));
+        core.taken_bytes +=
+            TAKEN_MESSAGE_BYTES + retained.as_ref().map_or(0, |retained| retained.len());
+        Ok(retained)
     }
 
     /// Waits for a whole message on channels that nobody opened, without taking it; returns its size, or `None` after `timeout`.
@@ -141,9 +142,9 @@ impl Endpoint {
     }
 
     /// Releases a message of this endpoint at once, cheaper than by dropping it.
-    pub fn release(&mut self, kept: Kept) {
+    pub fn release(&mut self, retained: Retained) {
         let core = &mut *self.core.write();
-        let Some((charged, body)) = kept.into_return(core.channels.returns()) else {
+        let Some((charged, body)) = retained.into_return(core.channels.returns()) else {
             return; // another endpoint's
         };
         core.release(&charged);

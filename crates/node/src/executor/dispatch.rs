@@ -362,8 +362,8 @@ impl Handler for Dispatch {
             && let Some(workers) = &mut self.workers
         {
             let is_ordered = channel.class() == DeliveryClass::Ordered;
-            let kept = context.keep(delivery);
-            return workers.give(from, is_ordered, Job::Message { kept, session });
+            let retained = context.retain(delivery);
+            return workers.give(from, is_ordered, Job::Message { retained, session });
         }
         let request = Request {
             from,

@@ -51,7 +51,7 @@ impl<F: Fn(&Request<'_>, &mut Answers<'_>) + Send + Sync + 'static> Service for 
 /// What is to be served.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Who sent it.
+    /// The sender.
     pub from: NodeId,
     /// The channel it came by; of a datagram the ordered one of its id.
     pub channel: Channel,
@@ -133,7 +133,7 @@ fn post(
     Ok(())
 }
 
-/// Who runs a service.
+/// The thread that runs a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Executor {
     /// The driving thread: receive, serve and transmit on one core.
@@ -181,7 +181,7 @@ impl FromStr for Executor {
 /// Options of an executor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutorOptions {
-    /// Who runs the service.
+    /// The thread that runs the service.
     pub executor: Executor,
     /// Number of workers; 0: one for each core but the driving thread's. There are no more than that in any case, and at least one. The cores are those
     /// of the thread that opens the channel; if it is bound to one, those of the process's first thread.

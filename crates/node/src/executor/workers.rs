@@ -14,7 +14,7 @@ use tsumuji_proto::{Channel, NodeId};
 
 use super::dispatch::Shared;
 use super::{Answers, Request, Service, Via};
-use crate::channel::{Kept, Letter, MessageSender};
+use crate::channel::{Letter, MessageSender, Retained};
 use crate::clock::{Clock, SystemClock};
 
 /// One call in so many is timed: reading the clock twice costs a fifth of handing a message over. Long calls are timed each.
@@ -30,7 +30,7 @@ const TOGETHER_NS: u64 = 20_000;
 #[derive(Debug)]
 pub(super) enum Job {
     Message {
-        kept: Kept,
+        retained: Retained,
         session: u64,
     },
     Datagram {
@@ -42,20 +42,20 @@ pub(super) enum Job {
 }
 
 impl Job {
-    fn into_kept(self) -> Option<Kept> {
+    fn into_retained(self) -> Option<Retained> {
         match self {
-            Self::Message { kept, .. } => Some(kept),
+            Self::Message { retained, .. } => Some(retained),
             Self::Datagram { .. } => None,
         }
     }
 
     fn request(&self) -> Request<'_> {
         match self {
-            Self::Message { kept, session } => Request {
-                from: kept.from(),
-                channel: kept.channel(),
+            Self::Message { retained, session } => Request {
+                from: retained.from(),
+                channel: retained.channel(),
                 session: *session,
-                body: kept,
+                body: retained,
             },
             Self::Datagram {
                 from,
@@ -216,7 +216,7 @@ impl Worker {
                 .send_together(&mut outgoing, || self.shared.is_over());
             let served = jobs.len();
             // They count against the budget until now.
-            Kept::release_together(jobs.drain(..).filter_map(Job::into_kept));
+            Retained::release_together(jobs.drain(..).filter_map(Job::into_retained));
             // Release: what the driving thread serves next by itself comes behind the answers, which it has.
             self.shared.waiting.fetch_sub(served, Ordering::Release);
             if self.shared.is_over() {

@@ -1,4 +1,4 @@
-//! Who has no key and is no member, and sends whatever helps it: the one attacker of all links.
+//! The one attacker of all links: it has no key, is no member, and sends whatever helps it.
 //!
 //! It makes frames and says in whose name they go; how they get there, and what it hears, is the link's business (`wiretap`,
 //! `in_the_memory`). Seeded; what it remembers is bounded.
@@ -15,7 +15,7 @@ use tsumuji_wire::{Ack, Control, Data, Datagram, Hello};
 
 /// Nodes of the cluster: two honest ones and a liar (`liar`).
 pub(crate) const NODES: usize = 3;
-/// Whose address a frame bears that does not pretend to come from a node.
+/// The address that a frame bears which does not pretend to come from a node.
 pub(crate) const ATTACKER: usize = NODES;
 /// What was heard and may be sent again.
 const TAPE_FRAMES: usize = 2000;
@@ -25,7 +25,7 @@ const FRAME_BYTES_MAX: usize = 1400;
 /// A frame on its way.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
-    /// Whose address it bears.
+    /// The address that it bears.
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) frame: Vec<u8>,

@@ -88,7 +88,7 @@ impl Meddler for Liar {
     fn change(&mut self, frame: &mut [u8]) {
         self.sent += 1;
         if self.sent > HONEST_FRAMES && self.dice.usize(..LIE_ONE_IN) == 0 {
-            // Who lies computes its own checksums.
+            // A liar computes its own checksums.
             if checked::open(frame).is_ok() {
                 lie(&mut frame[CHECK_BYTES..], &mut self.dice);
                 checked::close(frame, frame.len() - CHECK_BYTES);

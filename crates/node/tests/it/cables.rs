@@ -78,7 +78,7 @@ fn suci_works_over_every_link() {
                 });
                 for session in 0..2 {
                     if session == 1 {
-                        // Who hears it knows of the new life: nothing of the old one's is expected any more.
+                        // A node that hears it knows of the new life: nothing of the old one's is expected any more.
                         let message = a.recv(LONG).expect("link").expect("message");
                         assert_eq!(message.body, b"again", "{wire:?}");
                     }

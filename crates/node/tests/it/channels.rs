@@ -1,4 +1,4 @@
-//! Channels with owners: budgets that hold up no other channel, handlers that answer, messages that are kept, and other threads.
+//! Channels with owners: budgets that hold up no other channel, handlers that answer, messages that are retained, and other threads.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,7 +8,7 @@ use crate::common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use fastrand::Rng;
 use tsumuji_node::{
     Bytes, Channel, ChannelOptions, Context, Delivery, DeliveryClass, Endpoint, EndpointError,
-    Handler, IdlePolicy, Kept, NodeId, Options, Priority, ProgressBy, SendError,
+    Handler, IdlePolicy, NodeId, Options, Priority, ProgressBy, Retained, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -132,9 +132,9 @@ fn an_unread_channel_holds_up_no_other() {
     }
 }
 
-/// Answers with what it got, and counts what it kept.
+/// Answers with what it got, and counts what it retained.
 struct Echo {
-    kept: mpsc::Sender<Kept>,
+    retained: mpsc::Sender<Retained>,
 }
 
 impl Handler for Echo {
@@ -142,9 +142,9 @@ impl Handler for Echo {
         let (number, channel) = (number(delivery.body.bytes()), delivery.channel);
         context.reply(delivery.body.bytes()).expect("room");
         if number.is_multiple_of(3) {
-            let kept = context.keep(delivery);
-            assert_eq!((kept.from(), kept.channel()), (A, channel));
-            let _ = self.kept.send(kept);
+            let retained = context.retain(delivery);
+            assert_eq!((retained.from(), retained.channel()), (A, channel));
+            let _ = self.retained.send(retained);
         }
     }
 }
@@ -155,8 +155,8 @@ impl Handler for Echo {
 fn handlers_answer_while_the_program_computes() {
     for over in ALL {
         let (mut a, mut b) = pair(over, &Options::default());
-        let (kept, keeps) = mpsc::channel::<Kept>();
-        b.open_with(7, ChannelOptions::default(), Echo { kept })
+        let (retained, keeps) = mpsc::channel::<Retained>();
+        b.open_with(7, ChannelOptions::default(), Echo { retained })
             .expect("open");
         let (done, is_done) = mpsc::channel::<()>();
         let computes = thread::spawn(move || {
@@ -166,11 +166,11 @@ fn handlers_answer_while_the_program_computes() {
         let takes = thread::spawn(move || {
             let mut all = 0_usize;
             let mut waiting = Vec::new();
-            for kept in keeps {
-                let number = number(&kept);
-                assert_eq!(kept[4..], pattern(kept.len(), number.into())[4..]);
+            for retained in keeps {
+                let number = number(&retained);
+                assert_eq!(retained[4..], pattern(retained.len(), number.into())[4..]);
                 all += 1;
-                waiting.push(kept);
+                waiting.push(retained);
                 if waiting.len() > 4 {
                     waiting.clear();
                 }
@@ -233,7 +233,7 @@ impl Handler for Oracle {
 }
 
 /// One step of a program that receives, of every public kind.
-fn receive(node: &mut Endpoint, oracle: &mut Oracle, kept: &mut Vec<Kept>, rng: &mut Rng) {
+fn receive(node: &mut Endpoint, oracle: &mut Oracle, retained: &mut Vec<Retained>, rng: &mut Rng) {
     let short = Duration::from_micros(rng.u64(0..50));
     let opened: Vec<u16> = (CHANNELS.into_iter())
         .filter(|channel_id| node.channel(*channel_id).is_some())
@@ -251,12 +251,12 @@ fn receive(node: &mut Endpoint, oracle: &mut Oracle, kept: &mut Vec<Kept>, rng: 
             }
         }
         (4, on) => {
-            if let Some(message) = node.recv_kept(on, from, short).expect("recv_kept") {
+            if let Some(message) = node.recv_retained(on, from, short).expect("recv_retained") {
                 oracle.take(message.from(), message.channel(), &message);
-                kept.push(message);
+                retained.push(message);
             }
             if rng.u32(..4) == 0 {
-                kept.clear();
+                retained.clear();
             }
         }
         (5, _) => drop(node.progress().expect("progress")),
@@ -303,7 +303,7 @@ fn every_way_to_take_keeps_the_order() {
             taken: 0,
             story: format!("round {round} over {over:?}, seed {seed}"),
         };
-        let (mut kept, begun) = (Vec::new(), Instant::now());
+        let (mut retained, begun) = (Vec::new(), Instant::now());
         while oracle.taken < 4000 {
             if rng.u32(..200) == 0 {
                 let channel_id = CHANNELS[rng.usize(1..CHANNELS.len())];
@@ -314,7 +314,7 @@ fn every_way_to_take_keeps_the_order() {
                     receiver.set_channel_budget(channel_id, size).expect("open");
                 }
             }
-            receive(&mut receiver, &mut oracle, &mut kept, &mut rng);
+            receive(&mut receiver, &mut oracle, &mut retained, &mut rng);
             assert!(
                 begun.elapsed() < LONG,
                 "{}: {} came",
@@ -322,7 +322,7 @@ fn every_way_to_take_keeps_the_order() {
                 oracle.taken
             );
         }
-        kept.clear();
+        retained.clear();
         while senders.iter().any(|sender| !sender.is_finished()) {
             receiver.progress().expect("progress");
         }
@@ -467,7 +467,7 @@ fn descriptors_wake_for_other_threads() {
     }
 }
 
-/// One block goes to all peers without a copy, and what is kept of a message goes on to another; each owner has its memory back when the
+/// One block goes to all peers without a copy, and what is retained of a message goes on to another; each owner has its memory back when the
 /// last has it.
 #[test]
 fn memory_is_shared_until_it_has_arrived() {
@@ -500,8 +500,8 @@ fn memory_is_shared_until_it_has_arrived() {
         });
         let relay = thread::spawn(move || {
             for _ in sizes {
-                let kept = b.recv_kept(None, None, LONG).expect("b").expect("of a");
-                let message = Bytes::from_owner(kept);
+                let retained = b.recv_retained(None, None, LONG).expect("b").expect("of a");
+                let message = Bytes::from_owner(retained);
                 b.send_shared(NodeId(2), PLAIN_CHANNEL, message)
                     .expect("send");
             }
@@ -537,7 +537,7 @@ fn channels_that_are_not_open_are_refused() {
     assert!(matches!(none, Err(EndpointError::Channel(_))), "{none:?}");
     a.open_with(7, ChannelOptions::default(), Writable::default())
         .expect("open");
-    let none = a.recv_kept(Some(7), None, Duration::ZERO);
+    let none = a.recv_retained(Some(7), None, Duration::ZERO);
     assert!(matches!(none, Err(EndpointError::Channel(_))), "{none:?}");
     let reserved = a.send(B, Channel::ordered(Channel::LIBRARY_IDS), b"");
     assert!(matches!(reserved, Err(SendError::ReservedChannel { .. })));

@@ -193,7 +193,7 @@ fn nobody_waits_for_messages_of_the_dead() {
         assert_eq!(last.expect("it was left").body, b"last");
         let told = [
             a.recv_on(7, Some(B), LONG).err(),
-            a.recv_kept(Some(7), Some(B), LONG).err(),
+            a.recv_retained(Some(7), Some(B), LONG).err(),
             a.ready_on(Some(7), Some(B), LONG).err(),
             a.recv_from(B, LONG).err(),
             a.recv_from(B, Duration::ZERO).err(),

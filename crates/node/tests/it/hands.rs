@@ -274,7 +274,7 @@ fn overtaken_frames_of_shared_memory() {
             ..Options::default()
         };
         let (a, b) = pair(Over::OvertakenShm(33), &options);
-        // Who leaves before the other's last acknowledgement has come may have it told of a loss: its frame was perhaps sent again, and
+        // A node that leaves before the other's last acknowledgement has come may have it told of a loss: its frame was perhaps sent again, and
         // nobody answers the second.
         let all_sent = std::sync::Arc::new(std::sync::Barrier::new(2));
         let exchange = move |mut endpoint: tsumuji_node::Endpoint, peer| {

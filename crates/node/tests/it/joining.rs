@@ -265,7 +265,7 @@ fn ids_are_given_again() {
     }
 }
 
-/// Who may not join is told why: at once where no time changes that.
+/// A process that may not join is told why: at once where no time changes that.
 #[test]
 fn refusals_say_why() {
     let (mut cluster, mut endpoints) = Cluster::begin(2, 0.0, Security::Open);

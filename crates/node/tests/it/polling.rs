@@ -134,7 +134,7 @@ fn the_newest_leaves_at_once() {
     }
 }
 
-/// Who sends a batch and ends has sent.
+/// A process that sends a batch and ends has sent it.
 #[test]
 fn the_end_sends_what_waits() {
     let [mut a, mut b] = two_over_udp();

@@ -108,7 +108,7 @@ impl Handler for Mailbox {
     }
 }
 
-/// Who takes part, and which elements go between them.
+/// The workers that take part, and which elements go between them.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) division: u32,

@@ -169,7 +169,7 @@ impl Worker {
         config.is_none_or(|config| config.elements == Elements::Auto)
     }
 
-    /// Who is to compute; known once the setup is.
+    /// The workers that are to compute; known once the setup is.
     pub(super) fn executor(&self) -> Option<Executor> {
         self.setup.as_ref().map(|setup| setup.config.executor)
     }

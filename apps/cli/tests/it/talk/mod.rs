@@ -54,7 +54,7 @@ fn compose(session: u32, number: u64, bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Whom a node has heard: by node, its latest life and how many messages of that.
+/// The nodes that a node has heard: by node, its latest incarnation and how many messages of that.
 type Heard = BTreeMap<u16, (u32, u64)>;
 
 /// What a worker tells node 0.
@@ -75,7 +75,7 @@ pub(crate) struct Talker {
     last: BTreeMap<u16, (u32, u64)>,
     heard: Heard,
     reports: BTreeMap<u16, Report>,
-    /// Who was seen to have left and has not come back, and since when.
+    /// The nodes that were seen to have left and have not come back, and since when.
     left: BTreeMap<u16, Instant>,
     stopped: bool,
     /// Members need not come back.

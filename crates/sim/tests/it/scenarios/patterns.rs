@@ -1,4 +1,4 @@
-//! Who talks to whom: one to one, all to all, a thousand with their neighbours.
+//! Patterns of messages: one to one, all to all, a thousand with their neighbours.
 
 use super::{config, figure};
 use tsumuji_proto::{Channel, Duration};

@@ -21,7 +21,7 @@ impl Worker {
         setup.is_some_and(|setup| setup.config.mode != Mode::Async)
     }
 
-    /// Who takes part in the epoch that was begun, and what goes between them.
+    /// The workers of the epoch that was begun, and what goes between them.
     pub(in crate::distributed) fn parts(&self) -> Option<Parts> {
         let (setup, field) = (self.setup.as_ref()?, self.field.as_ref()?);
         let team: Vec<usize> = setup.team().collect();

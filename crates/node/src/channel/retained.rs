@@ -21,20 +21,20 @@ use crate::sys;
 /// # };
 /// # let (mut a, mut b) = (open(0)?, open(1)?);
 /// a.send(NodeId(1), Channel::ordered(0), b"work")?;
-/// let kept = b.recv_kept(None, None, Duration::from_secs(5))?.ok_or("none")?;
-/// let worker = std::thread::spawn(move || kept.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+/// let retained = b.recv_retained(None, None, Duration::from_secs(5))?.ok_or("none")?;
+/// let worker = std::thread::spawn(move || retained.iter().map(|byte| u32::from(*byte)).sum::<u32>());
 /// assert_eq!(worker.join().unwrap(), 451); // and the message is released
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Kept {
+pub struct Retained {
     charged: Charged,
     body: Vec<u8>,
     returns: Arc<Returns>,
     is_back: bool,
 }
 
-impl Kept {
+impl Retained {
     pub(crate) fn new(charged: Charged, body: Vec<u8>, returns: &Arc<Returns>) -> Self {
         returns.bell.mind();
         Self {
@@ -45,7 +45,7 @@ impl Kept {
         }
     }
 
-    /// Who sent it.
+    /// The sender.
     pub fn from(&self) -> NodeId {
         self.charged.from
     }
@@ -58,10 +58,10 @@ impl Kept {
     /// Drops messages of one endpoint together, cheaper than each by itself.
     pub(crate) fn release_together(messages: impl Iterator<Item = Self>) {
         let (mut back, mut owner) = (Vec::new(), None);
-        for mut kept in messages {
-            if !std::mem::replace(&mut kept.is_back, true) {
-                back.push(kept.as_return());
-                owner.get_or_insert_with(|| Arc::clone(&kept.returns));
+        for mut retained in messages {
+            if !std::mem::replace(&mut retained.is_back, true) {
+                back.push(retained.as_return());
+                owner.get_or_insert_with(|| Arc::clone(&retained.returns));
             }
         }
         if let Some(owner) = owner {
@@ -78,9 +78,9 @@ impl Kept {
             bytes: 0,
             generation: 0,
         };
-        let mut kept = Self::new(charged, message.body, returns);
-        kept.is_back = true;
-        kept
+        let mut retained = Self::new(charged, message.body, returns);
+        retained.is_back = true;
+        retained
     }
 
     /// Takes the message apart for its release, so that dropping it does nothing. `None`: it is another endpoint's, or not charged.
@@ -97,7 +97,7 @@ impl Kept {
     }
 }
 
-impl Deref for Kept {
+impl Deref for Retained {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -105,14 +105,14 @@ impl Deref for Kept {
     }
 }
 
-/// For [`Bytes::from_owner`](bytes::Bytes::from_owner): a kept message can be sent on without a copy.
-impl AsRef<[u8]> for Kept {
+/// For [`Bytes::from_owner`](bytes::Bytes::from_owner): a retained message can be sent on without a copy.
+impl AsRef<[u8]> for Retained {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl Drop for Kept {
+impl Drop for Retained {
     fn drop(&mut self) {
         if !self.is_back {
             let back = self.as_return();
