@@ -18,7 +18,7 @@ LIBS=$LIBS PROGRAM=$PROGRAM PREFIX=/usr DESTDIR=$root bindings/c/install.sh
 mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
 install -D -m 644 LICENSE-MIT "$root/usr/share/doc/tsumuji/copyright"
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
-# As Debian's packages are: without what only debuggers read, which is two thirds.
+# As Debian's packages are: without what only debuggers read.
 strip --strip-unneeded "$root/usr/bin/tsumuji" "$root"/usr/lib/libtsumuji.so.*.*.* "$root/usr/lib/tsumuji/libtsumuji_sockets.so"
 strip --strip-debug "$root/usr/lib/libtsumuji.a"
 

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::lu::partial_pivoting::{factor, solve};
 use faer::linalg::solvers::Solve;
-use faer::perm::PermRef;
+use faer::perm::Perm;
 use faer::{Conj, Mat, MatMut, Par, Side, Spec};
 
 /// A square matrix, addressed by row and column.
@@ -53,9 +53,7 @@ impl IndexMut<(usize, usize)> for Square {
 pub struct Lu {
     /// L below the diagonal, which is 1, and U.
     factors: Mat<f64>,
-    /// Row of A that is the k-th of P A, and the other way round.
-    rows: Vec<usize>,
-    places: Vec<usize>,
+    permutation: Perm<usize>,
 }
 
 impl Lu {
@@ -75,8 +73,7 @@ impl Lu {
         );
         Self {
             factors,
-            rows,
-            places,
+            permutation: Perm::new_checked(rows.into(), places.into(), n),
         }
     }
 
@@ -92,7 +89,7 @@ impl Lu {
         solve::solve_in_place_with_conj(
             self.factors.as_ref(),
             self.factors.as_ref(),
-            PermRef::new_checked(&self.rows, &self.places, n),
+            self.permutation.as_ref(),
             Conj::No,
             MatMut::from_column_major_slice_mut(vector, n, 1),
             Par::Seq,
