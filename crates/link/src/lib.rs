@@ -28,7 +28,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use paired::Paired;
-pub use rings::{MayHaveRings, Rings};
+pub use rings::{MayHaveRings, Process, Rings};
 pub use sealing::{SealCounters, SealMode, SealModeError};
 pub use sleep::either_of;
 

@@ -153,10 +153,10 @@ fn ring_hands_over() {
                 let frame = frame(number);
                 let head = || Some(memory.head.load(Ordering::Acquire));
                 let sent = if number % 3 == 0 {
-                    producer.send(&*memory, head, 0, [&frame, &[], &[]])
+                    producer.send(&*memory, head, 0, &[&frame, &[], &[]])
                 } else {
                     let (front, back) = frame.split_at(frame.len() / 2);
-                    producer.send(&*memory, head, ring::COUNTED, [front, &[], back])
+                    producer.send(&*memory, head, ring::COUNTED, &[front, &[], back])
                 };
                 match sent {
                     Sent::Frame(_) => break,

@@ -141,7 +141,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     pub(crate) failure: Option<LinkError>,
     /// When to ask the kernel which processes are alive; `NEVER` where it cannot tell.
     liveness_at: Instant,
-    direct: direct::Incarnations,
+    direct: direct::Processes,
     /// Peers whose process was found dead, and when; frames they sent before may still lie in the link.
     dying: Vec<(NodeId, Instant)>,
     dying_polls: u32,
@@ -163,7 +163,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         let now = clock.now();
         let tuning = Tuning::default();
         Self {
-            direct: direct::Incarnations::default(),
+            direct: direct::Processes::default(),
             cork: Cork::default(),
             gathered: false,
             bell,

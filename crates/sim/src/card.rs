@@ -15,7 +15,7 @@ use crate::wires::{Port, wire_bytes};
 use tsumuji_link::checked::CHECK_BYTES;
 use tsumuji_link::{
     Capacity, Coming, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings,
-    Receiver, Rings, hand_over,
+    Process, Receiver, Rings, hand_over,
 };
 use tsumuji_node::Bytes;
 use tsumuji_node::simulated::Clock;
@@ -216,27 +216,27 @@ impl State {
         });
     }
 
-    /// As `write`, of a direct message to that generation; returns whether that is the present one, and has room.
+    /// As `write`, of a direct message to that process; returns whether that is the present one, and has room.
     fn write_directly(
         &mut self,
-        (to, generation): (LinkAddr, u64),
+        to: Process,
         (is_counted, head_bytes): (bool, u8),
         parts: [&[u8]; 3],
     ) -> bool {
-        let LinkAddr::Local(node) = to else {
-            return false;
-        };
         let frame_bytes: usize = match head_bytes {
             0 => parts.iter().map(|part| part.len()).sum(),
             head_bytes => usize::from(head_bytes),
         };
-        let is_present = self.job.borrow().generation(node) == generation;
-        let may = is_present && self.ring_room(node, frame_bytes) > 0;
+        let may = self.is_present(to) && self.ring_room(to.index, frame_bytes) > 0;
         if may {
-            let to = Destination::Peer(NodeId(node));
-            self.write(to, (generation, is_counted, head_bytes), parts);
+            let peer = Destination::Peer(NodeId(to.index));
+            self.write(peer, (to.generation, is_counted, head_bytes), parts);
         }
         may
+    }
+
+    fn is_present(&self, process: Process) -> bool {
+        self.job.borrow().generation(process.index) == process.generation
     }
 
     fn room(&mut self) -> usize {
@@ -440,16 +440,17 @@ impl Rings for Card {
         }
     }
 
-    fn generation_heard(&self, peer: LinkAddr) -> Option<u64> {
-        match peer {
-            LinkAddr::Local(node) => self.0.borrow().heard.get(&node).copied(),
-            _ => None,
-        }
+    fn heard(&self, peer: LinkAddr) -> Option<Process> {
+        let LinkAddr::Local(index) = peer else {
+            return None;
+        };
+        let generation = self.0.borrow().heard.get(&index).copied()?;
+        Some(Process { index, generation })
     }
 
     fn send_counted(
         &mut self,
-        to: (LinkAddr, u64),
+        to: Process,
         counted: bool,
         parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
@@ -459,48 +460,37 @@ impl Rings for Card {
         Ok(state.write_directly(to, (counted, 0), parts))
     }
 
-    fn counted_room(&mut self, (to, generation): (LinkAddr, u64), frame_bytes: usize) -> usize {
+    fn counted_room(&mut self, to: Process, frame_bytes: usize) -> usize {
         let state = &mut *self.0.borrow_mut();
         let is_full = state.rng.chance(state.defer_ppm);
-        match to {
-            LinkAddr::Local(node) if !is_full => {
-                let is_present = state.job.borrow().generation(node) == generation;
-                usize::from(is_present) * state.ring_room(node, frame_bytes)
-            }
-            _ => 0,
+        if is_full || !state.is_present(to) {
+            return 0;
         }
+        state.ring_room(to.index, frame_bytes)
     }
 
-    fn unread(&self, (_, generation): (LinkAddr, u64)) -> usize {
+    fn unread(&self, of: Process) -> usize {
         let state = self.0.borrow();
-        state.job.borrow().unread(state.generation, generation)
+        state.job.borrow().unread(state.generation, of.generation)
     }
 
-    fn reference_room(&mut self, (to, generation): (LinkAddr, u64)) -> Option<usize> {
-        let LinkAddr::Local(node) = to else {
-            return None;
-        };
+    fn reference_room(&mut self, to: Process) -> Option<usize> {
         let state = &mut *self.0.borrow_mut();
         let is_full = state.rng.chance(state.defer_ppm);
-        let room = state.reference_room(node);
-        let is_present = state.job.borrow().generation(node) == generation;
-        is_present.then_some(if is_full { 0 } else { room })
+        let room = state.reference_room(to.index);
+        (state.is_present(to)).then_some(if is_full { 0 } else { room })
     }
 
     fn send_reference(
         &mut self,
-        to: (LinkAddr, u64),
+        to: Process,
         counted: bool,
         head: &[u8],
         body: &Bytes,
     ) -> Result<bool, LinkError> {
         let state = &mut *self.0.borrow_mut();
         let head_bytes = u8::try_from(head.len()).expect("a short head");
-        let room = match to.0 {
-            LinkAddr::Local(node) => state.reference_room(node),
-            _ => 0,
-        };
-        Ok(room >= body.len()
+        Ok(state.reference_room(to.index) >= body.len()
             && state.write_directly(to, (counted, head_bytes), [head, &body[..], &[]]))
     }
 

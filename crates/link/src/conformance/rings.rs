@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{HEAD_BYTES, PATIENCE, Placer};
-use crate::{Frame, Link, LinkAddr, MayHaveRings, Rings, each};
+use crate::{Frame, Link, LinkAddr, MayHaveRings, Process, Rings, each};
 
 const HEAD: &[u8] = &[b'h'; HEAD_BYTES];
 const BODY_BYTES: usize = 3000;
@@ -46,8 +46,8 @@ fn rings<L: MayHaveRings>(link: &mut L) -> &mut impl Rings {
     link.rings_mut().expect("it has rings")
 }
 
-/// The first process learns the second one's generation; returns address and generation.
-fn meet<N: Neighbours>(both: &mut N) -> (LinkAddr, u64) {
+/// The first process hears the second one.
+fn meet<N: Neighbours>(both: &mut N) -> Process {
     let [a, b] = both.links();
     let (to_a, to_b) = (a.local_addr(), b.local_addr());
     take(a);
@@ -55,11 +55,23 @@ fn meet<N: Neighbours>(both: &mut N) -> (LinkAddr, u64) {
     assert!(b.send_one(to_a, Frame::whole(b"here")).expect("send"));
     both.carry();
     assert_eq!(take(both.first()), [b"here"]);
-    let heard = rings(both.first()).generation_heard(to_b);
-    let generation = heard.expect("a frame came");
+    let heard = rings(both.first()).heard(to_b).expect("a frame came");
     let alive = rings(both.first()).process_at(to_b);
-    assert!(generation != 0 && alive.is_none_or(|alive| alive == generation));
-    (to_b, generation)
+    assert!(heard.generation != 0 && alive.is_none_or(|alive| alive == heard.generation));
+    assert_eq!(addr(heard), to_b);
+    heard
+}
+
+fn addr(of: Process) -> LinkAddr {
+    LinkAddr::Local(of.index)
+}
+
+/// Another process in the same place, which never was.
+fn other(than: Process) -> Process {
+    Process {
+        generation: than.generation + 100,
+        ..than
+    }
 }
 
 fn take<L: Link>(link: &mut L) -> Vec<Vec<u8>> {
@@ -70,12 +82,7 @@ fn take<L: Link>(link: &mut L) -> Vec<Vec<u8>> {
     taken
 }
 
-fn count<L: MayHaveRings>(
-    link: &mut L,
-    to: (LinkAddr, u64),
-    is_counted: bool,
-    frame: &[u8],
-) -> bool {
+fn count<L: MayHaveRings>(link: &mut L, to: Process, is_counted: bool, frame: &[u8]) -> bool {
     let (head, rest) = frame.split_at(frame.len() / 3);
     let (front, back) = rest.split_at(rest.len() / 2);
     let sent = rings(link).send_counted(to, is_counted, [head, front, back]);
@@ -86,7 +93,7 @@ fn count<L: MayHaveRings>(
 fn frames_come_in_order<N: Neighbours>() {
     let mut both = N::begin();
     let to = meet(&mut both);
-    let other = (to.0, to.1 + 100);
+    let other = other(to);
     for round in 0..100_u8 {
         let a = both.first();
         let mut sent = Vec::new();
@@ -114,7 +121,7 @@ fn frames_come_in_order<N: Neighbours>() {
 fn full_ring_refuses_and_resumes<N: Neighbours>() {
     let mut both = N::begin();
     let to = meet(&mut both);
-    let longest = both.first().caps_to(to.0).frame_bytes;
+    let longest = both.first().caps_to(addr(to)).frame_bytes;
     for bytes in [1, 100, longest, 57, 300] {
         let frame = vec![7; bytes];
         let a = both.first();
@@ -154,7 +161,7 @@ fn bodies_are_read_where_they_lie<N: Neighbours>() {
         return;
     };
     assert_eq!(room, most);
-    assert_eq!(rings(a).reference_room((to.0, to.1 + 100)), None);
+    assert_eq!(rings(a).reference_room(other(to)), None);
     for round in 0..20 {
         let [a, _] = both.links();
         assert!(refer(a).expect("send") && count(a, to, true, b"between"));
@@ -184,7 +191,7 @@ fn vanished_process_is_noticed<N: Neighbours>() {
     both.vanish();
     let begun = Instant::now();
     // A child that another test forks keeps a process's lock until it executes another program.
-    while rings(both.first()).process_at(to.0) == Some(to.1) {
+    while rings(both.first()).process_at(addr(to)) == Some(to.generation) {
         assert!(begun.elapsed() < PATIENCE, "nobody notices");
         take(both.first());
     }
@@ -200,11 +207,11 @@ fn vanished_process_is_noticed<N: Neighbours>() {
     both.carry();
     let a = both.first();
     assert_eq!(take(a), [b"anew"]);
-    let next = rings(a).generation_heard(to.0).expect("heard");
-    assert!(next != to.1 && !count(a, to, true, b"to the dead"));
-    assert!(count(a, (to.0, next), true, b"to the next"));
+    let next = rings(a).heard(addr(to)).expect("heard");
+    assert!(next != to && !count(a, to, true, b"to the dead"));
+    assert!(count(a, next, true, b"to the next"));
     assert_eq!(rings(a).counted_room(to, 1), 0);
-    assert_eq!((rings(a).unread(to), rings(a).unread((to.0, next))), (2, 1));
+    assert_eq!((rings(a).unread(to), rings(a).unread(next)), (2, 1));
     both.carry();
     assert_eq!(take(both.links()[1]), [b"to the next"]);
 }

@@ -277,7 +277,7 @@ fn deliver(
         let process = link::process(slot);
         if shm.send_one(process, Frame::whole(frame))? {
             counters.received_frames += 1;
-        } else if shm.generation_heard(process).is_some() {
+        } else if shm.heard(process).is_some() {
             counters.full_frames += 1;
         } else {
             counters.absent_frames += u64::from(is_for_one);

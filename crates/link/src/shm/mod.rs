@@ -52,8 +52,8 @@ pub use sys::coarse_ms;
 use bytes::Bytes;
 
 use crate::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Receiver,
-    Rings,
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Process,
+    Receiver, Rings,
 };
 use broadcast::Writer;
 use doorbell::{Doze, Sleeper};
@@ -293,7 +293,7 @@ impl Link for Shm {
                 LinkAddr::Local(node) => {
                     let parts = [frame.head, frame.body, &[]];
                     let is_sent = self.send_to((node, None), |producer, lines, head| {
-                        producer.send(lines, head, 0, parts)
+                        producer.send(lines, head, 0, &parts)
                     })?;
                     if !is_sent {
                         break;
@@ -386,79 +386,61 @@ impl Rings for Shm {
         self.job.layout.ring_bytes
     }
 
-    fn generation_heard(&self, peer: LinkAddr) -> Option<u64> {
-        match peer {
-            LinkAddr::Local(node) => {
-                let peer = self.peers.get(usize::from(node))?;
-                (peer.heard != 0).then_some(peer.heard)
-            }
-            _ => None,
-        }
+    fn heard(&self, peer: LinkAddr) -> Option<Process> {
+        let LinkAddr::Local(index) = peer else {
+            return None;
+        };
+        let generation = self.peers.get(usize::from(index))?.heard;
+        (generation != 0).then_some(Process { index, generation })
     }
 
     #[inline]
     fn send_counted(
         &mut self,
-        (to, generation): (LinkAddr, u64),
+        to: Process,
         counted: bool,
         parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
-        match to {
-            LinkAddr::Local(node) => {
-                self.send_to((node, Some(generation)), |producer, lines, head| {
-                    let marks = if counted { ring::COUNTED } else { 0 };
-                    producer.send(lines, head, marks, parts)
-                })
-            }
-            _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
-        }
+        let marks = if counted { ring::COUNTED } else { 0 };
+        self.send_to((to.index, Some(to.generation)), |producer, lines, head| {
+            producer.send(lines, head, marks, &parts)
+        })
     }
 
-    fn reference_room(&mut self, (to, generation): (LinkAddr, u64)) -> Option<usize> {
+    fn reference_room(&mut self, to: Process) -> Option<usize> {
         self.notice_changes().ok()?;
         self.take_back();
-        match to {
-            LinkAddr::Local(node) => self.reference_room_of(node, generation),
-            _ => None,
-        }
+        self.reference_room_of(to)
     }
 
     fn send_reference(
         &mut self,
-        (to, generation): (LinkAddr, u64),
+        to: Process,
         counted: bool,
         head: &[u8],
         body: &Bytes,
     ) -> Result<bool, LinkError> {
-        match to {
-            LinkAddr::Local(node) => self.refer((node, generation), counted, head, body),
-            _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
-        }
+        self.refer(to, counted, head, body)
     }
 
     fn set_reference_max(&mut self, bytes: usize) {
         self.reference_max.store(bytes as u64, Ordering::Relaxed);
     }
 
-    fn counted_room(&mut self, (to, generation): (LinkAddr, u64), frame_bytes: usize) -> usize {
-        match to {
-            LinkAddr::Local(node) if self.notice_changes().is_ok() => {
-                let peer = self.peers.get_mut(usize::from(node));
-                peer.map_or(0, |peer| {
-                    peer.room(generation, self.generation, frame_bytes)
-                })
-            }
-            _ => 0,
+    fn counted_room(&mut self, to: Process, frame_bytes: usize) -> usize {
+        if self.notice_changes().is_err() {
+            return 0;
         }
+        let peer = self.peers.get_mut(usize::from(to.index));
+        peer.map_or(0, |peer| {
+            peer.room(to.generation, self.generation, frame_bytes)
+        })
     }
 
-    fn unread(&self, (to, generation): (LinkAddr, u64)) -> usize {
-        match to {
-            LinkAddr::Local(node) => (self.peers.get(usize::from(node)))
-                .map_or(0, |peer| peer.unread(generation, self.generation)),
-            _ => 0,
-        }
+    fn unread(&self, of: Process) -> usize {
+        let peer = self.peers.get(usize::from(of.index));
+        peer.map_or(0, |peer| peer.unread(of.generation, self.generation))
     }
 
     /// A live process of a node holds the lock on that node's byte, until the last of its mappings goes.

@@ -25,6 +25,8 @@ use std::ops::Range;
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
 pub(crate) const COMMIT_BYTES: usize = 8;
+/// Bytes of a word of a line.
+const WORD_BYTES: usize = 8;
 /// Bytes that follow it in its line.
 pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
 /// The tag of a commit word; with 16 bits of the position it distinguishes a commit word from stray bytes.
@@ -153,19 +155,43 @@ pub(crate) struct Producer {
     backed: u64,
 }
 
-/// What of the parts lies in a record's first line.
+/// Copies what of the parts lies in a record's first line, word by word: a wide load of what was just stored in pieces would wait for these stores.
 #[inline(always)]
-fn first_of(parts: &[&[u8]; 3]) -> [u8; FIRST_BYTES] {
-    let mut first = [0; FIRST_BYTES];
-    let mut at = 0;
-    for part in parts {
-        let here = &part[..part.len().min(FIRST_BYTES - at)];
-        if !here.is_empty() {
-            first[at..at + here.len()].copy_from_slice(here);
-            at += here.len();
-        }
+fn fill_first(slot: &mut [u8], parts: &[&[u8]; 3]) {
+    let mut rest = *parts;
+    let (words, _) = slot[..FIRST_BYTES].as_chunks_mut();
+    for word in words {
+        *word = next_word(&mut rest);
     }
-    first
+}
+
+/// Takes the next word from the parts; zeros behind the last.
+#[inline(always)]
+fn next_word(rest: &mut [&[u8]; 3]) -> [u8; WORD_BYTES] {
+    skip_empty(rest);
+    if let Some((word, behind)) = rest[0].split_first_chunk() {
+        rest[0] = behind;
+        return *word;
+    }
+    let mut word = [0; WORD_BYTES];
+    for byte in &mut word {
+        skip_empty(rest);
+        let Some((next, behind)) = rest[0].split_first() else {
+            break;
+        };
+        (*byte, rest[0]) = (*next, behind);
+    }
+    word
+}
+
+/// Moves the next part that has bytes to the front.
+#[inline(always)]
+fn skip_empty(rest: &mut [&[u8]; 3]) {
+    match *rest {
+        [[], [], last] => *rest = [last, &[], &[]],
+        [[], next, last] => *rest = [next, last, &[]],
+        _ => {}
+    }
 }
 
 /// Copies in pieces that take as long wherever both lie.
@@ -230,21 +256,20 @@ impl Producer {
         memory: &M,
         load_head: impl FnOnce() -> Option<u64>,
         marks: u64,
-        parts: [&[u8]; 3],
+        parts: &[&[u8]; 3],
     ) -> Sent {
         let bytes = parts.iter().map(|part| part.len()).sum();
         assert!((1..=self.frame_bytes).contains(&bytes));
         if let Some(refusal) = self.refusal(load_head) {
             return refusal;
         }
-        // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is built
-        // elsewhere, and written last.
-        let first = first_of(&parts);
+        // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is written
+        // last.
         let fill = |slot: &mut [u8]| {
             if bytes > FIRST_BYTES {
-                fill_behind(slot, &parts);
+                fill_behind(slot, parts);
             }
-            slot[..FIRST_BYTES].copy_from_slice(&first);
+            fill_first(slot, parts);
         };
         let line = self.line_of(self.tail);
         // SAFETY: the record covers positions below tail + reach - 1, and has at least one line; all lie below head + lines by the check above

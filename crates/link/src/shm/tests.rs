@@ -62,8 +62,10 @@ fn room_is_as_told() {
         b.receive(read, &mut each(|_, _| {})).expect("recv");
         receive(&mut b);
     }
-    assert_eq!(a.counted_room((to.0, to.1 + 1), 8), 0, "another generation");
-    assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
+    let process = |index, generation| Process { index, generation };
+    let next = process(to.index, to.generation + 1);
+    assert_eq!(a.counted_room(next, 8), 0, "another generation");
+    assert_eq!(a.counted_room(process(7, 1), 8), 0);
 }
 
 /// Memory is allocated for a ring's lines before they are used, but hardly more than is used; after the first lap nothing is asked for again.
@@ -139,8 +141,8 @@ impl Receiver for Places {
     }
 }
 
-/// Two links of one job that know each other, and the first one's name of the second: address and generation.
-fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
+/// Two links of one job that know each other, and and the second's process.
+fn met(job: &OwnedFd) -> (Shm, Shm, Process) {
     let mut a = Shm::attach(job, 0).expect("attach");
     let mut b = Shm::attach(job, 1).expect("attach");
     let to_b = LinkAddr::Local(1);
@@ -148,12 +150,12 @@ fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
     receive(&mut b);
     assert!(send(&mut b, LinkAddr::Local(0), b"here"));
     assert_eq!(receive(&mut a).len(), 1);
-    let generation = a.generation_heard(to_b).expect("heard");
-    (a, b, (to_b, generation))
+    let process = a.heard(to_b).expect("heard");
+    (a, b, process)
 }
 
 /// Lets `b` take bodies by reference. `false`, with a message, where the kernel does not let `b` read the memory of `a`.
-fn reads(a: &mut Shm, b: &mut Shm, to: (LinkAddr, u64), max_bytes: usize) -> bool {
+fn reads(a: &mut Shm, b: &mut Shm, to: Process, max_bytes: usize) -> bool {
     b.set_reference_max(max_bytes);
     let reads = a.reference_room(to).is_some();
     if !reads {
@@ -254,7 +256,7 @@ fn bodies_end_with_either_side() {
 }
 
 /// Sends a counted frame to that generation.
-fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
+fn count(shm: &mut Shm, to: Process, text: &[u8]) -> bool {
     let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");
     shm.flush().expect("flush");
     taken
@@ -295,11 +297,11 @@ fn unread_frames_are_counted() {
     let mut a = Shm::attach(&job, 0).expect("attach");
     let mut b = Shm::attach(&job, 1).expect("attach");
     let (to_b, to_a) = (LinkAddr::Local(1), LinkAddr::Local(0));
-    assert_eq!(a.generation_heard(to_b), None);
+    assert_eq!(a.heard(to_b), None);
     receive(&mut a);
     assert!(send(&mut b, to_a, b"here"));
     assert_eq!(receive(&mut a), [b"here"]);
-    let generation = a.generation_heard(to_b).expect("heard");
+    let process = a.heard(to_b).expect("heard");
     let mut rng = Rng::with_seed(3);
     for round in 0..300 {
         let (mut counted, mut frames) = (0, 0);
@@ -307,18 +309,21 @@ fn unread_frames_are_counted() {
             let text = vec![number as u8 + 1; rng.usize(1..300)];
             let counts = rng.bool();
             let sent = if counts {
-                count(&mut a, (to_b, generation), &text)
+                count(&mut a, process, &text)
             } else {
                 send(&mut a, to_b, &text)
             };
             counted += usize::from(sent && counts);
             frames += usize::from(sent);
         }
-        assert_eq!(a.unread((to_b, generation)), counted, "{round}");
+        assert_eq!(a.unread(process), counted, "{round}");
         assert_eq!(receive(&mut b).len(), frames, "{round}");
-        assert_eq!(a.unread((to_b, generation)), 0, "{round}");
+        assert_eq!(a.unread(process), 0, "{round}");
     }
-    let nobody = (LinkAddr::Local(u16::MAX), 1);
+    let nobody = Process {
+        index: u16::MAX,
+        generation: 1,
+    };
     let refused = a.send_counted(nobody, true, [b"x", &[], &[]]);
     assert!(matches!(refused, Err(LinkError::NoSuchPeer { .. })));
 }

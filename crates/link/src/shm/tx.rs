@@ -12,7 +12,7 @@ use super::memory::reference;
 use super::peers::Peer;
 use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
-use crate::{Frame, LinkAddr, LinkError};
+use crate::{Frame, LinkAddr, LinkError, Process};
 
 /// Most bytes that a peer may be sent by reference, in rings.
 const REFERENCE_RINGS: usize = 2;
@@ -69,13 +69,13 @@ impl Shm {
         }
     }
 
-    /// How many bytes more can be sent by reference to that generation of the peer.
-    pub(super) fn reference_room_of(&self, node: u16, generation: u64) -> Option<usize> {
-        let peer = self.peers.get(usize::from(node))?;
+    /// How many bytes more can be sent by reference to that process.
+    pub(super) fn reference_room_of(&self, to: Process) -> Option<usize> {
+        let peer = self.peers.get(usize::from(to.index))?;
         let inbound = peer
             .inbound
             .as_ref()
-            .filter(|_| peer.generation == generation)?;
+            .filter(|_| peer.generation == to.generation)?;
         let most = inbound.reference_max(self.generation)?;
         let most = most.min(REFERENCE_RINGS * self.job.layout.ring_bytes);
         Some(most.saturating_sub(peer.referred.bytes()))
@@ -84,23 +84,23 @@ impl Shm {
     /// Writes a frame's head and a reference to its body into the ring; the body is held until it was read.
     pub(super) fn refer(
         &mut self,
-        (node, generation): (u16, u64),
+        to: Process,
         counted: bool,
         head: &[u8],
         body: &Bytes,
     ) -> Result<bool, LinkError> {
-        let room = self.reference_room_of(node, generation);
+        let room = self.reference_room_of(to);
         if room.is_none_or(|room| room < body.len()) {
             self.counters.refused += 1;
             return Ok(false);
         }
         let marks = REFERS | if counted { COUNTED } else { 0 };
         let parts = [head, &reference(body), &[]];
-        let is_sent = self.send_to((node, Some(generation)), |producer, lines, taken| {
-            producer.send(lines, taken, marks, parts)
+        let is_sent = self.send_to((to.index, Some(to.generation)), |producer, lines, taken| {
+            producer.send(lines, taken, marks, &parts)
         })?;
         if is_sent {
-            let peer = &mut self.peers[usize::from(node)];
+            let peer = &mut self.peers[usize::from(to.index)];
             peer.referred.push(peer.producer.tail(), body.clone());
             self.has_referred = true;
             self.counters.sent_bytes += body.len() as u64;

@@ -4,7 +4,7 @@
 //! Called by `endpoint::send` and, with `unread`, by calls that wait for acknowledgements.
 
 use bytes::Bytes;
-use tsumuji_link::{Frame, Link, LinkAddr, LinkError, MayHaveRings, Rings};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, MayHaveRings, Process, Rings};
 use tsumuji_proto::{Channel, Direct, Engine, Event, Flow, NodeId, Pace, Payload, SubmitError};
 
 use super::Drive;
@@ -16,34 +16,34 @@ use crate::membership::Member;
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
-/// By node: the peer's incarnation in the present session, for direct messages and to learn of its end. Also counts direct messages since the last poll.
+/// By node: the peer's process in the present session, for direct messages and to learn of its end. Also counts direct messages since the last poll.
 #[derive(Debug, Default)]
-pub(super) struct Incarnations {
-    /// 0: no session, or the link does not tell incarnations.
-    of: Vec<u64>,
+pub(super) struct Processes {
+    /// `None`: no session, or the link has no rings to it.
+    of: Vec<Option<Process>>,
     /// Direct messages since the last poll.
     unheard_messages: usize,
     unheard_bytes: usize,
 }
 
-impl Incarnations {
-    pub(super) fn of(&self, peer: NodeId) -> Option<u64> {
-        let incarnation = self.of.get(usize::from(peer.0)).copied();
-        incarnation.filter(|incarnation| *incarnation != 0)
+impl Processes {
+    #[inline]
+    pub(super) fn of(&self, peer: NodeId) -> Option<Process> {
+        self.of.get(usize::from(peer.0)).copied().flatten()
     }
 
-    /// Peers whose incarnation is known, with it.
-    pub(super) fn met(&self) -> impl Iterator<Item = (NodeId, u64)> {
-        let all = (0..=u16::MAX).map(NodeId).zip(self.of.iter().copied());
-        all.filter(|(_, incarnation)| *incarnation != 0)
+    /// Peers whose process is known, with it.
+    pub(super) fn met(&self) -> impl Iterator<Item = (NodeId, Process)> {
+        let all = (0..=u16::MAX).map(NodeId).zip(&self.of);
+        all.filter_map(|(node, process)| Some((node, (*process)?)))
     }
 
-    fn set(&mut self, peer: NodeId, incarnation: u64) {
+    fn set(&mut self, peer: NodeId, process: Option<Process>) {
         let index = usize::from(peer.0);
         if self.of.len() <= index {
-            self.of.resize(index + 1, 0);
+            self.of.resize(index + 1, None);
         }
-        self.of[index] = incarnation;
+        self.of[index] = process;
     }
 
     /// Counts a message that has left.
@@ -88,21 +88,15 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         message: (&[u8], &[u8]),
     ) -> Result<Sent, LinkError> {
         let bytes = message.0.len() + message.1.len();
-        let incarnation = self.direct.of(to).filter(|_| self.cork.passes(bytes));
-        let Some(incarnation) = incarnation else {
+        let process = self.direct.of(to).filter(|_| self.cork.passes(bytes));
+        let Some(at) = process else {
             return Ok(Sent::No);
         };
-        let Self {
-            link,
-            engine,
-            table,
-            ..
-        } = self;
-        let (Some(mut direct), Some(addr)) = (engine.direct(to, channel, bytes), table.addr(to))
-        else {
+        let Self { link, engine, .. } = self;
+        let Some(mut direct) = engine.direct(to, channel, bytes) else {
             return Ok(Sent::No);
         };
-        let (at, counted) = ((addr, incarnation), !channel.is_library());
+        let counted = !channel.is_library();
         if bytes > direct.ring_message_bytes() {
             return Ok(Sent::No);
         }
@@ -151,8 +145,8 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         message: &Bytes,
     ) -> Result<Sent, LinkError> {
         let bytes = message.len();
-        let at = (self.table.addr(to)).zip(self.direct.of(to));
-        let Some(at) = at.filter(|_| bytes >= self.tuning.reference_bytes) else {
+        let process = self.direct.of(to);
+        let Some(at) = process.filter(|_| bytes >= self.tuning.reference_bytes) else {
             return Ok(Sent::No);
         };
         let Some(mut direct) = self.engine.direct(to, channel, bytes) else {
@@ -198,9 +192,9 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
 
     /// The program's direct messages to that peer that it has not read.
     pub(crate) fn unread(&self, peer: NodeId) -> usize {
-        let at = (self.table.addr(peer)).zip(self.direct.of(peer));
-        let rings = at.and_then(|at| Some((self.link.rings()?, at)));
-        rings.map_or(0, |(rings, at)| rings.unread(at))
+        let process = self.direct.of(peer);
+        let rings = process.and_then(|of| Some((self.link.rings()?, of)));
+        rings.map_or(0, |(rings, of)| rings.unread(of))
     }
 
     /// The same for all peers.
@@ -208,15 +202,15 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         (self.direct.met()).map(|(peer, _)| self.unread(peer)).sum()
     }
 
-    /// Records the incarnation of a peer; returns how many of them are lost with a session that ended.
+    /// Records the process of a peer; returns how many direct messages to it are lost with a session that ended.
     #[cold]
     pub(super) fn note_direct(&mut self, event: &Event) -> usize {
         match *event {
             Event::PeerUp { peer, .. } => {
                 let addr = self.table.addr(peer);
-                let heard = addr.and_then(|addr| self.link.rings()?.generation_heard(addr));
-                if let Some(incarnation) = heard {
-                    self.direct.set(peer, incarnation);
+                let heard = addr.and_then(|addr| self.link.rings()?.heard(addr));
+                if heard.is_some() {
+                    self.direct.set(peer, heard);
                 }
                 self.tell_reference_max();
                 0
@@ -227,7 +221,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
                 }
                 let is_unsettled = self.engine.take_unsettled(peer);
                 let lost = if is_unsettled { self.unread(peer) } else { 0 };
-                self.direct.set(peer, 0);
+                self.direct.set(peer, None);
                 lost
             }
             _ => 0,
@@ -283,15 +277,15 @@ impl<L: MayHaveRings, C: Clock> Way for Drive<L, C> {
     }
 }
 
-/// How many bytes more that incarnation of a peer reads by reference; `None`: it does not.
-fn reference_room<L: MayHaveRings>(link: &mut L, at: (LinkAddr, u64)) -> Option<usize> {
+/// How many bytes more that process reads by reference; `None`: it does not.
+fn reference_room<L: MayHaveRings>(link: &mut L, at: Process) -> Option<usize> {
     link.rings_mut()?.reference_room(at)
 }
 
 /// Sends a message of several frames if the link has room for all. Its reader may begin with the first.
 fn send_parts<L: MayHaveRings>(
     link: &mut L,
-    to: (LinkAddr, u64),
+    to: Process,
     counted: bool,
     (mut direct, message): (Direct<'_>, (&[u8], &[u8])),
 ) -> Result<bool, LinkError> {
@@ -308,7 +302,7 @@ fn send_parts<L: MayHaveRings>(
         let rings = link.rings_mut();
         let is_sent = rings.map(|rings| rings.send_counted(to, is_counted, frame.parts()));
         if is_sent.transpose()? != Some(true) {
-            return Ok(false); // that incarnation has ended, and its frames are lost
+            return Ok(false); // that process has ended, and its frames are lost
         }
         direct.sent(&frame);
         if index == 0 {

@@ -1,7 +1,7 @@
 //! Which processes are alive, where the kernel can tell: the session with a dead one ends once its last frames were received.
 
-use tsumuji_link::{MayHaveRings, Rings};
-use tsumuji_proto::{Instant, NodeId};
+use tsumuji_link::{LinkAddr, MayHaveRings, Process, Rings};
+use tsumuji_proto::Instant;
 
 use super::Drive;
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         let mut dying = std::mem::take(&mut self.dying);
         for (peer, process) in self.direct.met() {
             let known = dying.iter().any(|(other, _)| *other == peer);
-            if !known && self.is_gone(peer, process) {
+            if !known && self.is_gone(process) {
                 dying.push((peer, self.now));
                 self.dying_polls = 0;
             }
@@ -50,12 +50,12 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         for (peer, since) in std::mem::take(&mut self.dying) {
             // The peer may have been met again meanwhile, as another process.
             let process = self.direct.of(peer);
-            if !process.is_some_and(|process| self.is_gone(peer, process)) {
+            let Some(process) = process.filter(|process| self.is_gone(*process)) else {
                 continue;
-            }
+            };
             // A new process in its place says hello, and then replaces the old session. If the old session ended after that hello, the first messages
             // of the new process would be lost.
-            let is_vacant = self.process_of(peer) == Some(0);
+            let is_vacant = self.live_generation(process.index) == Some(0);
             if is_vacant || self.now.since(since) >= NEWCOMER_PATIENCE {
                 self.engine.abort(self.now, peer);
                 self.backlog = true;
@@ -65,13 +65,14 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         }
     }
 
-    /// Whether `process`, with which the session began, has ended.
-    pub(super) fn is_gone(&self, peer: NodeId, process: u64) -> bool {
-        let now = self.process_of(peer);
-        now.is_some_and(|now| now == 0 || now != process)
+    /// Whether `process`, with which a session began, has ended.
+    fn is_gone(&self, process: Process) -> bool {
+        let now = self.live_generation(process.index);
+        now.is_some_and(|now| now != process.generation)
     }
 
-    pub(super) fn process_of(&self, peer: NodeId) -> Option<u64> {
-        self.link.rings()?.process_at(self.table.addr(peer)?)
+    /// As `Rings::process_at`.
+    fn live_generation(&self, index: u16) -> Option<u64> {
+        self.link.rings()?.process_at(LinkAddr::Local(index))
     }
 }
