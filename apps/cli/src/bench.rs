@@ -134,7 +134,7 @@ enum What {
         after_help = "Examples:\n  tsumuji bench manyclients\n  tsumuji bench manyclients --clients 1,16,64 --size 32,64K --path tcp,shm\n  tsumuji bench manyclients --shape stream --clients 64\n  tsumuji bench manyclients --server epoll --clients 64 --path tcp,shm"
     )]
     Manyclients(streams::ManyArgs),
-    /// A solve of whose workers one is killed, beside one that began without it.
+    /// A solve in which one worker is killed, beside a solve that began without that worker.
     #[command(
         after_help = "Examples:\n  tsumuji bench takeover\n  tsumuji bench takeover --generate poisson2d:500 --method cg --link udp --rounds 3"
     )]

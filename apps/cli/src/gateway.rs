@@ -21,7 +21,7 @@ use crate::{DONE, Outcome, hosts, output};
 
 /// How long it waits for the other hosts' gateways before it says whom it misses. It serves all the same, and meets them when they come.
 const MEET: Duration = Duration::from_secs(1);
-/// How long one that was started at the same time takes at most from opening its link to serving.
+/// Longest time that a gateway started at the same time needs from opening its link to serving.
 const OVERTAKEN: Duration = Duration::from_secs(1);
 
 /// Carry TCP connections of programs under `tsumuji run --hosts` to other hosts.
@@ -181,6 +181,6 @@ pub(crate) fn start(words: &[OsString]) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    // It has named itself, as we do.
+    // The message of that process begins with the program's name, and so does ours.
     bail!("no gateway: {}", told.trim_start_matches("tsumuji: "))
 }

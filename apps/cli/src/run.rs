@@ -134,7 +134,7 @@ fn ensure_gateway(args: &Args, hosts: &Path) -> anyhow::Result<()> {
     }
     let file = crate::hosts::read(hosts, args.link.as_ref(), crate::hosts::Slots::of(1))?;
     let security = args.security.stated(args.link.as_ref(), Some(&file))?;
-    // Before it is started: what fails there may be for the sake of another one.
+    // Checked here: once started, a gateway may also fail because another one began at the same time.
     if let Err(error) = gateway::own_node(&file, hosts, args.id) {
         bail!("no gateway: {error}");
     }

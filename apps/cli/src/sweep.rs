@@ -77,7 +77,7 @@ impl std::str::FromStr for Sweep {
     }
 }
 
-/// What a simulated run came to.
+/// Result of a simulated run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Computed {
     /// As the paper takes them.

@@ -229,7 +229,7 @@ impl Team<'_> {
         Ok(endpoint)
     }
 
-    /// Refuses variables that only workers read, before any is started: what they say of them is that they were lost.
+    /// Refuses bad values of variables that only workers read, before one is started: otherwise only its loss would be reported.
     fn check_env(&self) -> anyhow::Result<()> {
         check_env(self.args.loss.is_some())?;
         if let (Some(path), None) = (std::env::var_os(ENV_CAPTURE), self.cluster) {

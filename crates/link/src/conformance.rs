@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(40);
 /// Sleeps and wake-ups of the wake checks.
 const WAKE_CYCLES: u32 = 10_000;
 const FD_WAKE_CYCLES: u32 = 2_000;
-/// The same for a variant of a link that is checked in full: it sleeps as that one does, or by few lines of its own.
+/// The same for a variant of a link that is checked in full: the two share nearly all of their code for sleeping.
 const VARIANT_WAKE_CYCLES: u32 = 1_000;
 const VARIANT_FD_WAKE_CYCLES: u32 = 200;
 /// Frames of the check with threads.

@@ -1,4 +1,4 @@
-//! The macro by which one link passes calls on to another: a wrapper to the link that it wraps, a choice of links to the one that it is.
+//! The macro that forwards calls of one link to another: of a wrapper to the wrapped link, of an enum of links to its present variant.
 
 /// Implements the named methods of [`Link`](crate::Link) by calls of the same methods. `(field)`: of the link in this field; `{Variant Variant}`: of
 /// what the present variant holds.

@@ -14,13 +14,13 @@ use tsumuji_proto::{CongestionKind, NodeId};
 use crate::counters::Counters;
 use crate::route::socket_towards;
 
-/// Nodes that are up meet in milliseconds. A wait longer than this is told, with those who are missing.
+/// Nodes that are up meet in milliseconds. After a wait longer than this, the user is told which nodes are missing.
 pub(crate) const QUIET: Duration = Duration::from_secs(3);
 /// Time from one such notice to the next.
 pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// The kernel's answer comes from the host within a round trip, and takes longer only where none comes.
 const ASK_WITHIN: Duration = Duration::from_millis(100);
-/// Members that are named, and asked for; the others are counted.
+/// Most members that are named and asked about; the others are only counted.
 const NAMED_MAX: usize = 8;
 
 /// The nodes that are missing, and why. Its text is for people.

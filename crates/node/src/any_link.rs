@@ -191,7 +191,7 @@ macro_rules! from {
 }
 from!(Shm(Shm) Udp(Udp) Packet(Packet) #[cfg(feature = "xdp")] Xdp(Xdp) Dpdk(Dpdk));
 
-/// Passes all calls on but those that differ.
+/// Forwards the calls of `Link` to the present variant, except `receive`, which differs between the enums.
 macro_rules! choose {
     ($variants:tt) => {
         pass_on!($variants: caps caps_to local_addr capacity send flush wait fd arm_fd set_reach note_time counters sealing);

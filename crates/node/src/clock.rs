@@ -32,11 +32,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// Longer spans are as long as this one, with which moments can still be stated.
+/// Longer spans are cut to this one, so that the present time plus a span is still an `Instant`.
 pub(crate) const LONGEST: std::time::Duration =
     std::time::Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// The moment when a span that begins now is over, however long somebody has asked for.
+/// The present time plus `span`, which is cut to `LONGEST`.
 pub(crate) fn after(span: std::time::Duration) -> std::time::Instant {
     std::time::Instant::now() + span.min(LONGEST)
 }

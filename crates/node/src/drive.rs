@@ -265,7 +265,7 @@ impl<L: MayHaveRings, C: Clock> Drive<L, C> {
         self.now = read.unwrap_or(self.now);
         let pause = self.now.since(self.polled_at);
         if pause >= ABSENT_AFTER {
-            // Soon after another it is none, but a call of a program that takes its time.
+            // A gap soon after another does not mean that the process was stopped: its program polls seldom.
             let since = self.absent_until.map(|until| self.polled_at.since(until));
             let is_apart = since.is_none_or(|since| since >= ABSENT_AFTER);
             if self.has_assistant && is_apart {

@@ -110,7 +110,7 @@ fn within<'de, D: Deserializer<'de>, const LEAST: usize, const MOST: usize>(
         .ok_or_else(|| serde::de::Error::custom(format!("{value}: accepted are {LEAST} to {MOST}")))
 }
 
-/// What tells one machine from another of other speed.
+/// Facts by which machines of different speed are told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {

@@ -20,7 +20,7 @@ use core::fmt;
 use core::str::FromStr;
 use tsumuji_wire::{Ack, flags};
 
-/// Which of the two; hello states it.
+/// Kind of congestion control; hello states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CongestionKind {
     /// The receiver grants credit.

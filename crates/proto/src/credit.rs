@@ -33,10 +33,10 @@ const UNSCHEDULED_FRAMES: u64 = 256;
 /// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
 /// promise to a new one.
 const KEPT_FOR_NEW_PEERS: u64 = 8;
-/// Each of them is promised at most this part of what is left of it.
+/// Each peer that is added later is promised at most this part of what is left of the kept frames.
 const OF_WHAT_IS_KEPT: u64 = 4;
 
-/// What one peer was granted, and what it has to send.
+/// State of one peer: the credit that it was granted, and its wish to send more.
 #[derive(Debug)]
 pub(crate) struct Grant {
     /// The peer may send numbers below this.
@@ -370,7 +370,7 @@ impl Credit {
         self.rules.memory_rank(&room, &sender)
     }
 
-    /// What an idle peer may always send: an equal part of half of the pool.
+    /// Frames that an idle peer may always send: an equal part of half of the pool.
     fn allowance(&self) -> u64 {
         self.allowance
     }
@@ -385,7 +385,7 @@ impl Credit {
         self.claimed
     }
 
-    /// What is not granted, so that it can be promised to peers that are added later.
+    /// Frames that are granted to nobody, so that they can be promised to peers that are added later.
     fn kept(&self) -> u64 {
         self.rules.window() / KEPT_FOR_NEW_PEERS
     }

@@ -9,7 +9,7 @@ use core::fmt::Debug;
 use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
-/// What is to be divided among the peers.
+/// Room that is to be divided among the peers, and its present use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Room {

@@ -25,7 +25,7 @@ const GRANT_LIFETIME: Duration = Duration::from_millis(10);
 /// go back for each loss must not fill it. The paper's window is what a UDP socket held in its day, 64 KiB or some dozens of frames.
 const WINDOW_FRAMES: u64 = 256;
 
-/// What one peer wants to send again, and what it was told.
+/// State of one peer: the frames that it wants to send again, and the window and grants that it was told.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     /// The window stated last: numbers below this may be sent.

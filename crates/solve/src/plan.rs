@@ -46,7 +46,7 @@ pub struct Asked {
     pub krylov: Option<Krylov>,
 }
 
-/// What a link takes.
+/// Latency and costs of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkModel {
     /// Its name.

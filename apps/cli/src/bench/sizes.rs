@@ -9,7 +9,7 @@ const BYTES_MAX: usize = 1 << 30;
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     match tsumuji_node::quantity::bytes(text) {
         Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
-        Some(_) => Err("messages of at most 1 GiB are measured".to_owned()),
+        Some(_) => Err("at most 1 GiB is accepted".to_owned()),
         None => Err(ACCEPTED.to_owned()),
     }
 }

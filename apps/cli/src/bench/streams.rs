@@ -1,4 +1,4 @@
-//! `tsumuji bench rr | stream | manyclients`: byte streams of an unmodified program over kernel TCP, UNIX sockets, and through `tsumuji run`.
+//! `tsumuji bench rr | crr | stream | manyclients`: byte streams of an unmodified program over kernel TCP, UNIX sockets, and through `tsumuji run`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::talk::Talk;
 const HOSTS: usize = 2;
 const MTU_BYTES: u32 = 1500;
 
-/// What all three ask for.
+/// Options that all four commands have.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Bytes of a message: one, several, or a range by powers of two; at most 1M

@@ -1,4 +1,4 @@
-//! `tsumuji bench takeover`: what a solve takes of whose workers one is killed, beside one that began without it.
+//! `tsumuji bench takeover`: the time of a solve in which one worker is killed, beside a solve that began without that worker.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Runs of which none may last until the moment to kill.
+/// Attempts: a run may end before the moment at which its worker is to be killed.
 const TRIES: u32 = 5;
 
 /// Seconds of a run: until its rows were distributed, and in all, with a second distribution.
@@ -131,7 +131,7 @@ fn finish(child: Child) -> anyhow::Result<Took> {
     })
 }
 
-/// A run of whose workers one is killed `moment` after its start. One that has ended by then is tried again.
+/// A run in which one worker is killed `moment` after the start. A run that has ended by then is repeated.
 fn killed(args: &Args, moment: Duration) -> anyhow::Result<Took> {
     for _ in 0..TRIES {
         let child = start(args, args.workers)?;

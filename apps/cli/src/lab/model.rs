@@ -185,7 +185,7 @@ fn chosen<'a>(description: &'a Description, args: &Args) -> anyhow::Result<Vec<&
     Ok(vec![variant])
 }
 
-/// What the foreseen improvements would give, where the present setting is none of its own.
+/// Outcome with the improvements that the description foresees; only for the default setting.
 fn forecast(
     description: &Description,
     variant: &Variant,

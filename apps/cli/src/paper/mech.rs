@@ -30,7 +30,7 @@ const LARGEST_BYTES: u64 = 64 << 10;
 /// Of the breakdowns, and of table 6's rows beyond the drawings.
 const BROKEN_DOWN_BYTES: u64 = 4096;
 const OF_TABLE_6: [u64; 6] = [4, 8, 16, 4096, 8192, 24576];
-/// Where copying is said to give a quarter.
+/// Size for which the paper states that copying is about a quarter as fast as fetching.
 const LARGE_BYTES: u64 = 10_000;
 /// Long enough that only rates count.
 const ENDLESS_BYTES: u64 = 1 << 28;

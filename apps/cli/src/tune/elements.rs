@@ -12,7 +12,7 @@ use tsumuji_node::{Security, Tuning};
 use super::{Nodes, link_name};
 use crate::security;
 
-/// Beside the default.
+/// Numbers of elements that are measured beside the default.
 const VALUES: [usize; 3] = [1, 64, 512];
 const SYSTEM: &str = "dense:2000";
 const THRESHOLD: &str = "elements";

@@ -119,7 +119,7 @@ fn a_killed_judge_is_replaced() {
         let words = [
             "solve",
             "--generate",
-            "poisson2d:200",
+            "poisson2d:140",
             "--hosts",
             &hosts,
             "--open",
@@ -174,11 +174,11 @@ fn a_killed_judge_is_replaced() {
         let told = text(&output.stderr);
         assert!(told.contains(why), "{told}");
     };
-    let mut worker = begin("poisson2d:200", &["--id", "1"]);
-    refused("poisson2d:200", "nothing to take over");
+    let mut worker = begin("poisson2d:140", &["--id", "1"]);
+    refused("poisson2d:140", "nothing to take over");
     worker.kill().unwrap();
     worker.wait().unwrap();
-    let mut worker = begin("poisson2d:200", &["--id", "1"]);
+    let mut worker = begin("poisson2d:140", &["--id", "1"]);
     let relax = [
         "--id",
         "0",
@@ -189,7 +189,7 @@ fn a_killed_judge_is_replaced() {
         "--outlive",
         "60",
     ];
-    let mut judge = begin("poisson2d:200", &relax);
+    let mut judge = begin("poisson2d:140", &relax);
     wait_until_at_work(&[worker.id()]);
     judge.kill().unwrap();
     judge.wait().unwrap();

@@ -15,9 +15,9 @@ pub(super) struct Exchange {
     number: u64,
     /// The last push: whom it went to, and the parameters then.
     pending: Option<(usize, Vec<f64>)>,
-    /// Pushes that were put off for that one.
+    /// Periods in which no push was made because the answer to that one is missing.
     put_off: u32,
-    /// So many may be; then the answer is taken for lost.
+    /// After this many such periods the answer is taken for lost.
     patience: u32,
     /// A peer's push was answered in this period.
     has_answered: bool,

@@ -27,7 +27,7 @@ use joining::count;
 /// The cause of a loss where nobody knows more.
 pub(super) const SILENT: &str = "nothing is heard from it any more";
 
-/// So often are workers that wait for each other told to begin again.
+/// Workers that wait for each other are told to begin again at most this often without progress.
 const VAIN_MAX: u32 = 3;
 
 /// Parameters beyond this may overflow where they are squared.
@@ -71,7 +71,7 @@ struct Member {
     rows: Vec<Range<usize>>,
     /// Why it is dropped.
     cause: Option<String>,
-    /// Why another process was, whose number and missing rows this one has.
+    /// Why the earlier process with this number was dropped; its rows are still missing.
     former: Option<String>,
     is_ready: bool,
     port: u16,
@@ -236,7 +236,7 @@ impl Judge {
             return;
         }
         if !self.members[worker].takes_part {
-            // Nothing is lost but the hope for it.
+            // The worker does not take part yet: the run loses nothing.
             self.members[worker].cause = Some(cause);
             self.waiting.retain(|waiting| *waiting != worker);
             self.joining.take_if(|joining| joining.worker == worker);

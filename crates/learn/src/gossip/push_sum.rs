@@ -3,7 +3,7 @@
 //! Of each version a worker holds mass: its statistic, some probes, and a weight of 1. It gives half of all its mass to a random peer, which gives half
 //! of its own back, and so on. Everywhere mass over weight comes near to the mean. A message tells all that its sender has ever given to its receiver,
 //! which takes what is new in it. So a repeat, or the next message, makes good for a lost one. (Plain push-sum tells only what is new: it loses mass, and
-//! is wrong.) Nobody gives to another peer before the last one has answered, and who hears nothing repeats.
+//! is wrong.) A worker gives to no other peer before the last one has answered; without an answer it repeats its message.
 //!
 //! Probes are numbers of each worker that all know, and so is their mean. Once the probes' means are right, mass of all workers is mixed evenly, and
 //! the other means are as right. Their rounding differs between workers, but all must take the same step: the sum is that of one worker, the first

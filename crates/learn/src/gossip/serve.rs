@@ -115,7 +115,7 @@ fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
 
 /// The worker and the findings of polling.
 struct Driver {
-    /// One without a run, while the worker itself is handed over; then it only keeps what waits to be sent.
+    /// The worker; while it is handed over, one without a run in its place, which only keeps messages that wait to be sent.
     worker: Worker,
     beside: Beside,
     /// Rows that the other thread has done, before what is handed over.

@@ -13,7 +13,7 @@ use super::message::finite;
 /// Rounding that sums of many rows may have, relative.
 const ROUNDING: f64 = 1e-6;
 
-/// What statistics of these data can be. What cannot be is refused, before it spoils a sum.
+/// Bounds of the statistics that these data can have. A statistic beyond them is refused before it spoils a sum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Plausible {
     pub(super) shape: Shape,

@@ -29,7 +29,7 @@ pub struct TcpError(#[from] std::io::Error);
 #[derive(Debug)]
 struct Incoming {
     stream: TcpStream,
-    /// The worker that says to be there.
+    /// The worker at the other end, as it states; `None`: it has not stated it yet.
     from: Option<usize>,
     buffer: Vec<u8>,
     is_open: bool,

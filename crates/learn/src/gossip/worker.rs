@@ -183,7 +183,7 @@ impl Worker {
             .map_or_else(Executor::default, |setup| setup.config.sgd.executor)
     }
 
-    /// The worker, which is to go elsewhere; one without a run stays.
+    /// Gives the worker away, and leaves one without a run in its place.
     pub(super) fn replaced(&mut self) -> Self {
         let stays = Self::new(self.me, self.is_corrupt);
         std::mem::replace(self, stays)

@@ -66,7 +66,7 @@ fn addr(of: Process) -> LinkAddr {
     LinkAddr::Local(of.index)
 }
 
-/// Another process in the same place, which never was.
+/// A process with the same index, and a generation that never existed.
 fn other(than: Process) -> Process {
     Process {
         generation: than.generation + 100,

@@ -271,7 +271,7 @@ impl Checks {
         self.empty_polls >= CHECK_EVERY_POLLS
     }
 
-    /// Has the time come, and all but one of the polls.
+    /// Advances the counters so that the next poll that finds nothing asks for a check.
     #[cfg(test)]
     pub(crate) fn hasten(&mut self) {
         self.last -= CHECK_EVERY;

@@ -350,7 +350,7 @@ impl<O: Outlet> Gather<O> {
         // The kernel refused to cut the datagrams before this one.
         let mut uncut_end = 0;
         self.blocked = None;
-        // A datagram may be tried again as one of a group, without being cut, and again as such: every fourth pass settles one or ends the loop.
+        // A datagram is tried at most twice in a group that is cut, and twice uncut: every fourth pass settles one or ends the loop.
         while done < self.queue.len() {
             let rest = &self.queue[done..];
             let cuts = self.outlet.cuts() && done >= uncut_end;

@@ -70,7 +70,7 @@ pub enum RelayError {
     /// The memory for the processes cannot be made.
     #[error(transparent)]
     Create(#[from] ShmCreateError),
-    /// Nor used.
+    /// The memory for the processes cannot be attached.
     #[error(transparent)]
     Attach(#[from] ShmAttachError),
     /// A system call failed.

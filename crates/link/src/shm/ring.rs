@@ -155,7 +155,7 @@ pub(crate) struct Producer {
     backed: u64,
 }
 
-/// Copies what of the parts lies in a record's first line, word by word: a wide load of what was just stored in pieces would wait for these stores.
+/// Copies the start of `parts` into a record's first line, word by word: a wide load of bytes just stored in pieces would wait for these stores.
 #[inline(always)]
 fn fill_first(slot: &mut [u8], parts: &[&[u8]; 3]) {
     let mut rest = *parts;
@@ -194,7 +194,7 @@ fn skip_empty(rest: &mut [&[u8]; 3]) {
     }
 }
 
-/// Copies in pieces that take as long wherever both lie.
+/// Copies in pieces of `COPY_BYTES` at most: their time does not depend on where source and target lie.
 #[inline]
 pub(super) fn copy_in_pieces(mut into: &mut [u8], mut from: &[u8]) {
     while from.len() > COPY_BYTES {
@@ -206,7 +206,7 @@ pub(super) fn copy_in_pieces(mut into: &mut [u8], mut from: &[u8]) {
     into.copy_from_slice(from);
 }
 
-/// Copies what of the parts lies behind the first line.
+/// Copies the rest of `parts` behind the first line.
 fn fill_behind(slot: &mut [u8], parts: &[&[u8]; 3]) {
     let mut at = 0;
     for part in parts {

@@ -235,7 +235,7 @@ impl Line<'_> {
                         _ => return Ok(Some(message)),
                     };
                     self.pulse.hold(signal == Signal::STOP);
-                    // This is the last word.
+                    // This order replaces earlier ones that still wait.
                     let is_other =
                         |other: &ToAgent| !matches!(other, ToAgent::Pause | ToAgent::Continue);
                     self.pending.retain(is_other);

@@ -89,7 +89,7 @@ impl std::fmt::Display for JoinAddress {
     }
 }
 
-/// What the environment asks for; `None`: nothing. The link is open, and the request says whom to ask.
+/// The cluster that the environment asks this process to join: an open link, and whom to ask. `None`: none.
 pub(super) fn asked() -> Result<Option<(Base, JoinRequest)>, OpenError> {
     let Some(place) = text(ENV_JOIN)? else {
         return Ok(None);

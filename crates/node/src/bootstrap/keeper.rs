@@ -202,7 +202,7 @@ impl Keeper {
                 }
             }
         }
-        // A pipe that is full takes the word later.
+        // An agent's pipe may be full: `is_paused` is set once the pause was written to all agents.
         let is_told = !pause || self.agents().all(Remote::is_flushed);
         if is_told && shared.lock().is_paused != pause {
             shared.update(|state| state.is_paused = pause);

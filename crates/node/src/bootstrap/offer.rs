@@ -19,7 +19,7 @@ use crate::sleep;
 
 /// How long to wait for a name that another process holds, and for an answer: longer than the kernel takes to end a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long one is asked before the next is asked as well: those that run answer at once.
+/// How long one process is asked before the next is asked, too: a running process answers at once.
 const HESITATION: Duration = Duration::from_millis(50);
 /// Pause between two attempts.
 const RETRY: Duration = Duration::from_millis(2);

@@ -145,14 +145,14 @@ pub(crate) fn ensure(wanted: &Wanted) -> Result<(), OpenError> {
     let no_relay = |reason: String| OpenError::NoRelay { name, reason };
     let is_there = || match ask::<Device>(&name_of(name)) {
         Ok(found) => Ok(found.is_some()),
-        // It has its name before it has its device, which may take it as long.
+        // A relay has its name before its device is open, which may take longer than the question waits.
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
         Err(error) => Err(no_relay(format!("asking for one: {error}"))),
     };
     let begun = Instant::now();
     let mut started: Option<ChildStderr> = None;
     while begun.elapsed() < START_MAX {
-        // Asked before whether it serves: it may begin between the two.
+        // `has_ended` is read before `is_there()`: the relay may begin to serve between the two.
         let has_ended = started.as_ref().is_none_or(has_spoken);
         if is_there()? {
             return Ok(());
@@ -278,7 +278,7 @@ pub enum RelayServeError {
 /// A relay that has begun to serve.
 #[derive(Debug, Clone, Copy)]
 pub struct RelayServes {
-    /// Under which processes find it: `relay:NAME`.
+    /// Name under which processes find the relay: `relay:NAME`.
     pub name: InterfaceName,
     /// Address of slot 0.
     pub mac: MacAddr,
@@ -319,7 +319,7 @@ pub fn serve_relay(
         (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
         let _ = sched_setaffinity(None, &all); // it works on one core, too
     }
-    // Before the device is opened: who comes second must not disturb it.
+    // The name is taken before the device is opened: a second relay must not disturb the device of the first.
     let listener = rendezvous::listen(&name_of(name)).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => RelayServeError::Taken(name),
         _ => RelayServeError::Io {
@@ -450,7 +450,7 @@ impl<D: Ethernet> Service<D> {
         let begun = Instant::now();
         while begun.elapsed() < LAST_CALL {
             if self.relay.processes() > 0 || was_asked() {
-                // The name may be another relay's by now: then this one serves those that it has, and then ends.
+                // Another relay may have the name by now: then this one serves its present processes, and ends after them.
                 if let Ok(listener) = rendezvous::listen(&name_of(self.name)) {
                     self.offer(listener)?;
                 }

@@ -29,11 +29,11 @@ pub struct ReceivedDatagram {
     pub incarnation: u32,
     /// Id of its channel.
     pub channel_id: u16,
-    /// What the values are, as the program chose.
+    /// Subject of the values, chosen by the program: a newer datagram with this key replaces an older one.
     pub key: u32,
     /// Period of the computation; wraps.
     pub epoch: u32,
-    /// Which is newer within the epoch; wraps.
+    /// Order within the epoch: the higher lap is newer; wraps.
     pub lap: u32,
     /// The values.
     pub payload: Vec<u8>,

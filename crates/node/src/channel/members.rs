@@ -43,7 +43,7 @@ struct Asked {
     name: String,
 }
 
-/// What news of the table change: the engine and the link, the peers, and what is told.
+/// State that a change of the table affects: engine and link, peers, and the messages to be sent.
 pub(crate) struct Means<'a, W> {
     pub(crate) way: &'a mut W,
     pub(crate) peers: &'a mut Peers,
@@ -82,7 +82,7 @@ pub(crate) struct Members {
     admitted: BTreeSet<NodeId>,
     /// Members with a new address whose session with the old one has not ended yet.
     moved: BTreeSet<NodeId>,
-    /// Number of members that there were when this node opened: their ids are theirs.
+    /// Number of members when this node opened. Their ids are never given to other processes.
     first: usize,
     dead_since: BTreeMap<NodeId, Instant>,
     /// Number of members, as the admitting node stated it.
@@ -261,7 +261,7 @@ impl Members {
             member.addr == asked.from || self.membership.way(member) == asked.from
         };
         if let Some(member) = self.membership.members.iter().find(known) {
-            // It did not hear the answer, or is a new process in the place of another.
+            // The process did not hear the answer, or is a new one at the address of an earlier one.
             let id = member.id;
             return match asked.id {
                 Some(other) if other != id => {

@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// That of node `number` of `slots` that share an interface with the address `mac`, from the slot that `link` names. A device that one process must own is reached by a relay.
+    /// Place of node `number` of `slots` on an interface with address `mac`; slots count from that of `link`. A relay serves devices with one owner.
     pub(super) fn in_slot(
         link: LinkSpec,
         mac: MacAddr,

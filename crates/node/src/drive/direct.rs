@@ -266,7 +266,7 @@ impl<L: MayHaveRings, C: Clock> Way for Drive<L, C> {
     }
 
     fn send_frame(&mut self, to: LinkAddr, frame: &[u8]) {
-        // One that does not leave is asked for again.
+        // The asking process asks again if the answer does not leave.
         let sent = self
             .link
             .send_one(to, Frame::whole(frame))

@@ -18,7 +18,7 @@ use crate::intake::Intake;
 /// Bytes taken from mailboxes between two polls, so that peers soon learn that there is room again.
 const TAKEN_BYTES_PER_POLL: usize = 64 << 10;
 
-/// Each message counts for so many bytes more: after 64 small messages at the latest a program that works long on each polls.
+/// Each message counts as this many bytes more, so that a program that works long on each message polls after 64 of them at the latest.
 const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
 
 /// Generation of no channel.
@@ -279,7 +279,7 @@ impl Core {
         from: Option<NodeId>,
         mut has_come: impl FnMut(&mut Channels) -> bool,
     ) -> Result<(), EndpointError> {
-        // One that is dead already is looked for once: it may be up again.
+        // For a peer that is dead already the link is polled once: the peer may be up again.
         let is_dead = from.is_some_and(|from| self.peers.is_dead(from));
         let timeout = if is_dead { Duration::ZERO } else { timeout };
         let wakes = !timeout.is_zero();

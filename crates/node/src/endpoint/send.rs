@@ -302,7 +302,7 @@ impl Core {
             let now = self.drive.refresh_now();
             self.drive.engine.ask_window(now, to);
             self.drive.mark_pending();
-            // A peer whose window grows tells nobody who has nothing under way.
+            // A peer does not announce a grown window to a node that has nothing under way: this node asks again.
             self.run_until(left.min(WINDOW_POLL), |engine, intake| {
                 engine.window_takes(to, bytes) || intake.peers.is_lost(to)
             })?;

@@ -37,7 +37,7 @@ pub trait Work: Send + 'static {
     /// Work done so far, in a unit of its own.
     fn done(&self) -> f64;
 
-    /// As much of it as threads are compared by: work over old values may be of little use.
+    /// The part of that work by which threads are compared: work over old values may be of little use.
     fn useful(&self) -> f64 {
         self.done()
     }
@@ -72,7 +72,7 @@ pub struct Beside<W: Work> {
     /// Since there are steps to do.
     division: Option<Division>,
     shared: Arc<Shared>,
-    /// What the thread is started with.
+    /// The thread's ends of its queues, until it is started.
     far: Option<(W::Ends, Receiver<W>, Sender<W>)>,
     /// `None`: the thread is to end.
     to_thread: Option<Sender<W>>,
@@ -238,7 +238,7 @@ impl<W: Work> Beside<W> {
         }
     }
 
-    /// The polling thread's moment between two polls while the work is handed over. If it is idle where threads outnumber cores, another has its core.
+    /// Called by the polling thread between two polls while the work is handed over. An idle one yields its core where threads outnumber cores.
     pub fn back_off(&self, is_idle: bool) {
         match is_idle && self.would_contend {
             true => std::thread::yield_now(),

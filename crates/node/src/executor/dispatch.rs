@@ -21,7 +21,7 @@ use crate::handler::{Context, Handler};
 
 /// Datagrams that wait for workers; more are dropped, as a datagram that waits that long is old.
 const DATAGRAMS_MAX: usize = 1024;
-/// A call of this length is timed each time: by the next it may be as long again.
+/// Where calls take this long, each is timed: until the next timed one their length might double.
 const LONG_TIMED_NS: u64 = 2_000;
 /// A mean is made of so many timed calls, or of fewer that took so long together: single long calls among short ones weigh as they should, and a
 /// service that grows heavy is noticed within some periods.
@@ -102,7 +102,7 @@ impl Shared {
         );
     }
 
-    /// Of work in steps, which one thread beside the driving one may do.
+    /// State of work in steps (`Beside`), which one thread beside the driving one may do.
     pub(super) fn of_steps(executor: Executor) -> Self {
         Self {
             executor,

@@ -1,4 +1,4 @@
-//! Which thread of a program that computes all the time does so: the one that polls, or one beside it.
+//! Decides which thread computes in a program that computes all the time: the one that polls, or one beside it.
 //!
 //! A pure decision on measurements, asked for by `beside` between the program's steps. Adaptive begins on the polling thread. If that spends more than
 //! [`EXCHANGE_PERCENT`] of its time on messages and there is a core for another thread, the work moves there on trial ([`Trial`]): it stays if it is
@@ -13,7 +13,7 @@ const PERIOD_NS: u64 = 5_000_000;
 const EXCHANGE_PERCENT: u64 = 20;
 /// A second thread has to do so much more: otherwise its core is better left to others.
 const GAIN_PERCENT: u64 = 5;
-/// A thread that waits for a core in so much of its time shows that others want it.
+/// A thread that waits for a core in this part of its time shows that others want the core.
 const LACK_PERCENT: u64 = 10;
 /// Work is counted in so many parts of the program's unit.
 const PARTS: f64 = 1e6;
@@ -39,9 +39,9 @@ pub(super) struct Division {
     since: Done,
     /// How long the polling thread had waited for a core by then.
     waited_ns: Option<u64>,
-    /// Of moving beside.
+    /// Trial of moving the work to the thread beside.
     trial: Trial,
-    /// Of coming back.
+    /// Trial of moving it back to the polling thread.
     back: Trial,
     reason: Reason,
 }

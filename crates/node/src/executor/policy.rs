@@ -28,7 +28,7 @@ const TRIAL_PERIODS: u32 = 5;
 const PAUSE_LEAST_NS: u64 = 1_000_000_000;
 const PAUSE_MOST_NS: u64 = 32_000_000_000;
 
-/// Whether a move did good: the rate of work before it and after it. Other threads do no better where others take the cores that they would need.
+/// Judges a move by the rate of work before and after it. Workers gain nothing where other programs take the cores that they need.
 ///
 /// Work is counted as the caller likes: calls, rows, bytes.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ impl Trial {
         self.before.is_some()
     }
 
-    /// What is on trial is over. No move is tried for some time, longer each time until one has done good.
+    /// Ends the trial. No move is tried for some time, which doubles each time until a move has done good.
     pub(crate) fn pause(&mut self, now_ns: u64) {
         self.before = None;
         self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);

@@ -34,7 +34,7 @@ const REFERENCE_RINGS: usize = 2;
 /// was told to stop.
 const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 
-/// A driver takes in fewer frames, and at most one message by reference, before it sends pending acknowledgements.
+/// More frames than a driver takes in before it sends pending acknowledgements; at most one of them is a message by reference.
 const POLL_FRAMES: usize = 128;
 
 /// Charged bytes after which direct messages of a stopped peer are dropped.

@@ -1,4 +1,4 @@
-//! Whether a run goes on by relaxation where a Krylov method iterates, by what is measured of it.
+//! Decides by measurement whether relaxation takes the place of the Krylov method that iterates.
 //!
 //! Owned by the judge's driver. A Krylov method waits in every iteration: for the slowest worker, for sums and elements, and longer where frames are lost.
 //! Workers that relax wait for nothing, but do more laps. The rest of the run is predicted both ways: from the iterations and their time so far, and
@@ -71,7 +71,7 @@ impl Measured {
         self.computing.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Takes the judge's round trip, of which an iteration waits for no more than it does not compute.
+    /// Takes the judge's round trip, cut to the part of an iteration in which the slowest worker does not compute.
     pub(super) fn note_round_trip(&mut self, seconds: f64) {
         let waits = (self.seconds / self.iterations - self.longest()).max(0.0);
         self.round_trip = seconds.min(waits);

@@ -145,7 +145,7 @@ impl SolveConfig {
         }
     }
 
-    /// Weights of `workers` workers. `None`: there are as many others.
+    /// Weights of `workers` workers. `None`: the stated weights are those of another number of workers.
     pub fn weights(&self, workers: usize) -> Option<Vec<f64>> {
         match &self.shares {
             Shares::Weights(weights) => (weights.len() == workers).then(|| weights.clone()),

@@ -59,7 +59,7 @@ pub(super) struct Exact {
     pub(super) magnitude_sq: f64,
 }
 
-/// What outlives a division of rows.
+/// State of a worker that outlives a division of rows.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     /// All elements, of which the own ones and those that were read are known; empty at first.
@@ -218,7 +218,7 @@ impl Field {
         self.laps_before + self.walk.progress()
     }
 
-    /// Laps, but no more than came in of the others: laps over old values do little. For comparing ways to do them.
+    /// Laps, limited by the values that came in from other workers, as laps over old values do little. Used to compare threads.
     pub(super) fn fresh_laps(&self) -> f64 {
         let laps = self.walk.progress();
         match self.read {

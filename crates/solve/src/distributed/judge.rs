@@ -112,7 +112,7 @@ struct WorkerSlot {
     is_known: bool,
     /// It was lost; its rows are empty, unless its results had arrived.
     is_gone: bool,
-    /// Of its rows, those that are known to be there, with their x.
+    /// The part of `rows` that the worker is known to hold, with x.
     held: Range<usize>,
     /// Set once it is ready in the present division.
     rhs_sq: Option<f64>,
@@ -139,7 +139,7 @@ struct WorkerSlot {
 struct Best {
     /// Its relative residual; infinite: there is none.
     residual: f64,
-    /// It is that of the last pause. Otherwise workers have kept it.
+    /// The best x is that of the last pause; otherwise workers keep a copy of it.
     is_last: bool,
 }
 
@@ -192,7 +192,7 @@ pub(super) struct Judge {
     interrupted: bool,
     /// Why relaxation is to follow the Krylov method, once that has stopped.
     relaxes: Option<String>,
-    /// The method before relaxation, if that did not follow for the sake of time.
+    /// The Krylov method that stalled or overflowed, so that relaxation follows. `None`: no method has failed so.
     failed: Option<Failed>,
     verifications: u64,
     residual: f64,

@@ -465,7 +465,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Goes on without workers that were not heard of for `lease`. Before they first iterate that is for their links and launcher to say.
+    /// Goes on without workers that were not heard of for `lease`; until the first rows are loaded only links and launcher report losses.
     fn check_leases(&mut self, lease: Duration) {
         let of_stage = match self.judge.stage() {
             Stage::Iterating | Stage::Verifying | Stage::Collecting => lease,
@@ -614,7 +614,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The last worker was lost, and yet x is known as of a while ago: that is the run's result.
+    /// After the loss of the last worker, ends the run with the last known x. `false`: there is none, or the error is another.
     fn ends_with_known_x(&mut self, error: &SolveError) -> bool {
         let reason = match error {
             SolveError::WorkerLost { worker, cause } => Reason::WorkerLost {

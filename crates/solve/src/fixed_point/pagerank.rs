@@ -41,7 +41,7 @@ impl PageRank {
         }
     }
 
-    /// What each node has without edges.
+    /// The part of a node's value that does not come over edges; the same for all nodes.
     fn base(&self, x: &[f64]) -> f64 {
         let lost: f64 = self.dangling.iter().map(|node| x[*node as usize]).sum();
         (self.damping * lost + (1.0 - self.damping)) / self.nodes as f64

@@ -1,4 +1,4 @@
-//! Value iteration (Bellman): what each state of a Markov decision process is worth if one always chooses well.
+//! Value iteration (Bellman): the value of each state of a Markov decision process under the best choices.
 //!
 //! x[s] = max over choices of (reward + γ Σ p(s') x[s']). The map shrinks distances in the maximum norm by γ at least, so |x − x*| ≤ |x − G(x)| / (1 − γ): that is
 //! the certificate.

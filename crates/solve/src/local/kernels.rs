@@ -59,7 +59,7 @@ pub(crate) trait OfRows {
     fn of<const ROWS: usize>(&self, first: usize) -> [f64; ROWS];
 }
 
-/// `out` = what `rows` makes of the first row and those after it.
+/// Fills `out` with the numbers that `rows` makes of its rows, from the first on.
 pub(crate) fn fill(rows: &impl OfRows, out: &mut [f64]) {
     in_groups(0..out.len(), &mut Fill(rows, out));
 }

@@ -289,7 +289,7 @@ impl Sweeper {
             .map(move |strip| share(&lap, &step, &strip.rows))
     }
 
-    /// What `make` makes of each thread's rows, by these threads.
+    /// Calls `make` with each strip's rows, by the threads of the pool if there is one, and returns the results.
     pub(crate) fn each_strip<T: Send>(&self, make: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
         let rows = self.strips.iter().map(|strip| strip.rows.clone());
         each(self.pool.as_ref(), rows.collect(), make)

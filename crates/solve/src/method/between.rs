@@ -1,7 +1,7 @@
 //! The method for a system that several processes solve.
 //!
 //! A Krylov method, for it is faster than laps on all but one of the systems measured, also where frames are lost (docs/benchmarks.md compares them at 1,
-//! 5 and 20 % of loss). Relaxation is for who asks for it, and follows where a Krylov method fails, or waits too long (`distributed`).
+//! 5 and 20 % of loss). Relaxation is taken if it is asked for, or after a Krylov method that fails or waits too long (`distributed`).
 
 use super::properties::Properties;
 use super::{Method, MethodError};

@@ -30,7 +30,7 @@ pub struct RowBlock {
     pub values: RowValues,
     /// b of these rows.
     pub rhs: Vec<f64>,
-    /// Whether those who minimise norms or choose pivots first scale rows by their diagonal entries: the system was matched.
+    /// Whether GMRES and LU first scale rows by their diagonal entries: the system was matched.
     pub scales_rows: bool,
 }
 

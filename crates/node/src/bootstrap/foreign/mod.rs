@@ -100,7 +100,7 @@ pub(super) fn join(
     let mut membership = membership_of(me, &all)?;
     let near = Neighbours::take_over(&mut membership);
     let all_here = all.iter().all(|other| other.host == mine.host);
-    // Nothing else was asked for, and nobody needs it.
+    // Ranks that are all on this host need no network link, unless one was asked for.
     let base = base.filter(|_| asked.is_some() || !all_here);
     let endpoint = match (base, near) {
         (Some(base), near) => {

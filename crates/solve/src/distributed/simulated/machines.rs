@@ -82,7 +82,7 @@ pub struct Summary {
     pub laps: Vec<u64>,
 }
 
-/// What it came to.
+/// Result of a simulated run, with times and traffic.
 #[derive(Debug)]
 pub struct Found {
     /// The run's result.
