@@ -29,11 +29,14 @@ step() {
 }
 
 lint() {
-    # The lock file first: every later command of cargo would quietly mend it.
-    if ! cargo tree --workspace --locked --quiet >/dev/null; then
-        echo "see above; if Cargo.lock does not fit the manifests: run cargo check and commit it" >&2
-        return 1
-    fi
+    # The lock files first: every later command of cargo would quietly mend them.
+    local folder
+    for folder in . fuzz; do
+        if ! cargo tree --manifest-path "$folder/Cargo.toml" --workspace --locked --quiet >/dev/null; then
+            echo "see above; if $folder/Cargo.lock does not fit the manifests: run cargo tree in $folder and commit it" >&2
+            return 1
+        fi
+    done
     bash scripts/lint.sh
 }
 

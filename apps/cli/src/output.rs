@@ -264,19 +264,6 @@ mod tests {
             .collect()
     }
 
-    /// A finished file replaces the old one whole and leaves no other file.
-    #[test]
-    fn finished_file_replaces() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.npy");
-        std::fs::write(&path, "old").unwrap();
-        let pending = PendingFile::create(&path).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
-        pending.finish(|out| out.write_all(b"new")).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(names(folder.path()), ["x.npy"]);
-    }
-
     /// A failed or forgotten file leaves the folder as it was.
     #[test]
     fn failed_file_leaves_nothing() {

@@ -33,7 +33,7 @@ use tsumuji_testbed::Rate;
 
 use crate::given::Given;
 use crate::interrupt::{INTERRUPTED, Interrupt};
-use crate::named::name_of;
+use crate::named::{name_of, named};
 use crate::output::{self, Files};
 use crate::sweep::Sweep;
 use crate::team::{Cluster, TeamArgs};
@@ -45,6 +45,15 @@ pub(crate) use planned::model as link_model;
 use planned::{Compared, PlanName};
 pub(crate) use show::header_bytes;
 use show::{Bar, Run, Traffic};
+
+/// Names of `--preconditioner`.
+const PRECONDITIONERS: [(&str, Preconditioning); 5] = [
+    ("jacobi", Preconditioning::Jacobi),
+    ("ilu", Preconditioning::Ilu),
+    ("milu", Preconditioning::ModifiedIlu),
+    ("lu", Preconditioning::Lu),
+    ("lap", Preconditioning::Lap),
+];
 
 /// Solve A x = b in this process, or with several, by whatever is fastest; or by relaxation.
 ///
@@ -132,11 +141,11 @@ pub(crate) struct Args {
     /// relax: laps alone; relax+gcr: with the best combination of what they achieved at pauses; gmres and cg: Krylov methods, between threads or
     /// processes; direct: one factorisation, in one process; auto: without --mode, in one process the fastest of direct, cg and gmres; with --mode processes cg or gmres,
     /// and relax+gcr where that fails; with any other mode relax+gcr
-    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = named(Method::ALL.map(|method| (method.name(), method))), hide_possible_values = true)]
     method: Method,
     /// Of --method cg and gmres, for each thread's or worker's own rows: jacobi, ilu, milu (incomplete LU with the row sums kept), lu (complete) or lap
     /// (one of relaxation, forwards and back); default: what suits the matrix
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = named(PRECONDITIONERS), hide_possible_values = true)]
     preconditioner: Option<Preconditioning>,
     /// Which thread of a worker computes: the one that polls (rtc), one beside it (pipeline, for two cores a worker), or whichever makes laps faster
     /// (adaptive, the default)
@@ -149,10 +158,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "E|auto", default_value = "auto")]
     elements: Elements,
     /// What a lap does within a worker's rows: sweep, lu (solve the block at once) or auto
-    #[arg(long, value_name = "INNER", default_value = "auto")]
+    #[arg(long, value_name = "INNER", default_value = "auto", value_parser = named(Inner::ALL.map(|inner| (inner.name(), inner))), hide_possible_values = true)]
     inner: Inner,
     /// In how many bits sweeps read dense rows: double, single or bfloat16; the residual is made exact at pauses
-    #[arg(long, value_name = "BITS", default_value = "double")]
+    #[arg(long, value_name = "BITS", default_value = "double", value_parser = named(Precision::ALL.map(|bits| (bits.name(), bits))), hide_possible_values = true)]
     precision: Precision,
     /// Relaxation factor, between 0 and 2
     #[arg(long, value_name = "W", default_value_t = 1.0)]

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::description::{Description, Measured, Quantity};
+use crate::measure::median;
 use crate::model::Setting;
 
 /// A measured value and the model's.
@@ -90,12 +91,6 @@ fn size_name(bytes: u64) -> String {
 
 /// The median of the deviations' sizes, in percent; `None` without any.
 pub fn median_deviation_percent(all: &[Beside]) -> Option<f64> {
-    let mut sizes: Vec<f64> = all.iter().map(|one| one.deviation_percent.abs()).collect();
-    sizes.sort_by(f64::total_cmp);
-    let middle = sizes.len() / 2;
-    match sizes.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(sizes[middle]),
-        _ => Some(f64::midpoint(sizes[middle - 1], sizes[middle])),
-    }
+    let sizes: Vec<f64> = all.iter().map(|one| one.deviation_percent.abs()).collect();
+    (!sizes.is_empty()).then(|| median(&sizes))
 }

@@ -48,8 +48,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = super::size)]
     working_set: usize,
     /// Seconds of each measurement
-    #[arg(long, value_name = "S", default_value_t = 0.5)]
-    time: f64,
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = super::seconds)]
+    time: Duration,
     /// Rounds in which all are measured in turn
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
@@ -64,11 +64,6 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     args.between.check_first_two()?;
-    ensure!(
-        (0.01..=60.0).contains(&args.time),
-        "--time {}: accepted are 0.01 to 60 seconds",
-        args.time
-    );
     let pair = Pair::of(&args.between, inside)?;
     let places = pair.places();
     let with_tcp = !args.no_tcp && places.is_some();
@@ -77,7 +72,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         "sums of {} numbers over {}, {} s each, {} rounds in turn; sums a second{}",
         sum32::NUMBERS,
         pair.link,
-        args.time,
+        args.time.as_secs_f64(),
         args.rounds,
         if with_tcp {
             ", times those of TCP with NODELAY"
@@ -107,7 +102,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
                 loops,
                 executor,
                 outstanding,
-                seconds: args.time,
+                seconds: args.time.as_secs_f64(),
                 // Workers need a core that spinning threads would take.
                 spin: spins && (executor != Executor::Pipeline || machine.cores > 2),
                 working_set_bytes: args.working_set,
@@ -158,7 +153,7 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     }
     talk.say(&format!("\n{}", verdict::rule()));
     talk.end(&json!({
-        "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time, "working_set_bytes": args.working_set,
+        "kind": "sum32", "link": pair.link.to_string(), "seconds": args.time.as_secs_f64(), "working_set_bytes": args.working_set,
         "rounds": args.rounds, "machine": machine, "cache_misses_reason": cache.err(), "results": measured,
     }))
 }

@@ -15,6 +15,7 @@ use tsumuji_solve::system::Generate;
 
 use crate::Outcome;
 use crate::interrupt::Interrupted;
+use crate::named::named;
 use crate::talk::Talk;
 use crate::top::nodes::Process;
 
@@ -29,8 +30,8 @@ pub(super) struct Args {
     /// The link between them
     #[arg(long, value_name = "LINK", default_value = "shm")]
     link: LinkSpec,
-    /// How it is solved: relax, relax+gcr, cg or gmres
-    #[arg(long, value_name = "METHOD", default_value = "relax+gcr")]
+    /// How it is solved
+    #[arg(long, value_name = "METHOD", default_value = "relax+gcr", value_parser = named(METHODS.map(|method| (method.name(), method))))]
     method: Method,
     /// When the worker is killed: this part of the iterations of undisturbed runs
     #[arg(long, value_name = "PART", default_value_t = 0.5)]
@@ -42,6 +43,9 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Methods of several processes.
+const METHODS: [Method; 4] = [Method::Relax, Method::RelaxGcr, Method::Cg, Method::Gmres];
 
 /// Attempts: a run may end before the moment at which its worker is to be killed.
 const TRIES: u32 = 5;

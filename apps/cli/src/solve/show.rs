@@ -139,17 +139,8 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Of a run without messages, in this process alone.
     pub(super) fn of_this_process() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let kib = status.lines().find_map(|line| {
-            line.strip_prefix("VmHWM:")?
-                .trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        });
         Self {
-            peak_rss_bytes: vec![kib.unwrap_or(0) * 1024],
+            peak_rss_bytes: vec![tsumuji_solve::distributed::peak_rss_bytes()],
             ..Self::default()
         }
     }

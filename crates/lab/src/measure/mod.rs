@@ -482,7 +482,8 @@ fn crossing(points: &[(f64, f64)]) -> Option<f64> {
     Some((low.ln() + (high.ln() - low.ln()) * share).exp())
 }
 
-fn median(values: &[f64]) -> f64 {
+/// NaN without values.
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

@@ -53,4 +53,5 @@ pub use message::WorkerStats;
 pub(crate) use ranges::in_proportion;
 pub use run::{Checkpoint, Solved, Start, Watch, run};
 pub use serve::{WorkerError, worker_main};
+pub use stats::peak_rss_bytes;
 pub use step::WorkerFault;

@@ -54,7 +54,7 @@ impl Meter {
 }
 
 /// Largest resident memory of this process so far; 0 if the kernel does not tell.
-fn peak_rss_bytes() -> u64 {
+pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(parse).unwrap_or(0)
 }

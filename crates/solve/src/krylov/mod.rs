@@ -15,7 +15,7 @@ mod preconditioner;
 mod team;
 
 pub use part::Part;
-pub use preconditioner::{Preconditioner, Preconditioning, PreconditioningError};
+pub use preconditioner::{Preconditioner, Preconditioning};
 pub use team::{Solved, solve};
 pub(crate) use team::{Strips, iterate_strips, threads_for};
 

@@ -27,26 +27,6 @@ pub enum Preconditioning {
     Lap,
 }
 
-/// No preconditioner has this name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("preconditioner '{0}' is unknown; accepted are jacobi, ilu, milu, lu and lap")]
-pub struct PreconditioningError(String);
-
-impl std::str::FromStr for Preconditioning {
-    type Err = PreconditioningError;
-
-    fn from_str(text: &str) -> Result<Self, PreconditioningError> {
-        Ok(match text {
-            "jacobi" => Self::Jacobi,
-            "ilu" => Self::Ilu,
-            "milu" => Self::ModifiedIlu,
-            "lu" => Self::Lu,
-            "lap" => Self::Lap,
-            _ => return Err(PreconditioningError(text.into())),
-        })
-    }
-}
-
 impl Preconditioning {
     /// The name for reports.
     pub fn name(self) -> &'static str {

@@ -49,20 +49,6 @@ impl std::fmt::Display for Precision {
     }
 }
 
-/// No precision has this name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("precision '{0}' is unknown; accepted are double, single and bfloat16")]
-pub struct PrecisionError(String);
-
-impl std::str::FromStr for Precision {
-    type Err = PrecisionError;
-
-    fn from_str(text: &str) -> Result<Self, PrecisionError> {
-        let known = Self::ALL.into_iter().find(|one| one.name() == text);
-        known.ok_or_else(|| PrecisionError(text.into()))
-    }
-}
-
 /// Entries taken at once: with these numbers the compiler converts and multiplies whole vectors.
 const SINGLES: usize = 16;
 const BFLOAT16S: usize = 32;

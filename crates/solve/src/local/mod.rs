@@ -19,7 +19,7 @@ mod sweep;
 pub mod threads;
 
 pub use bordered::BorderedCholesky;
-pub use compact::{Precision, PrecisionError};
+pub use compact::Precision;
 pub use lu::{FillLimit, LuError};
 pub use partial::{PartialLu, Schur};
 pub(crate) use stop::{Best, SMALLEST_PROGRESS};

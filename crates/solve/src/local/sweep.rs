@@ -30,26 +30,23 @@ pub enum Inner {
     Lu,
 }
 
-impl std::str::FromStr for Inner {
-    type Err = RelaxationError;
+impl Inner {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Sweep, Self::Lu];
 
-    fn from_str(text: &str) -> Result<Self, RelaxationError> {
-        match text {
-            "auto" => Ok(Inner::Auto),
-            "sweep" => Ok(Inner::Sweep),
-            "lu" => Ok(Inner::Lu),
-            _ => Err(RelaxationError::Inner { text: text.into() }),
+    /// The name, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Sweep => "sweep",
+            Self::Lu => "lu",
         }
     }
 }
 
 impl std::fmt::Display for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Inner::Auto => "auto",
-            Inner::Sweep => "sweep",
-            Inner::Lu => "lu",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -57,12 +54,6 @@ impl std::fmt::Display for Inner {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelaxationError {
-    /// No inner solver has this name.
-    #[error("inner solver '{text}' is unknown; accepted are auto, sweep and lu")]
-    Inner {
-        /// The name.
-        text: String,
-    },
     /// ω outside (0, 2) converges for no system.
     #[error(
         "omega {omega} converges for no system; give a number above 0 and below 2 (1 is Gauss-Seidel)"

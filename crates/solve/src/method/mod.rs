@@ -85,27 +85,10 @@ impl std::fmt::Display for Method {
     }
 }
 
-impl std::str::FromStr for Method {
-    type Err = MethodError;
-
-    fn from_str(text: &str) -> Result<Self, MethodError> {
-        let known = Self::ALL.into_iter().find(|method| method.name() == text);
-        known.ok_or_else(|| MethodError::Unknown { text: text.into() })
-    }
-}
-
 /// Why a method cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MethodError {
-    /// No method has this name.
-    #[error(
-        "method '{text}' is unknown; accepted are auto, relax, relax+gcr, gmres, cg and direct"
-    )]
-    Unknown {
-        /// The name.
-        text: String,
-    },
     /// The factorisation was asked for by name and is not possible.
     #[error("--method direct is not possible: {0}; use --method auto")]
     Direct(DirectError),

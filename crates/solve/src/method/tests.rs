@@ -173,12 +173,3 @@ fn refusals_and_stops() {
     assert_eq!(outcome.reason, Reason::Interrupted);
     assert_eq!(outcome.x.len(), 2500);
 }
-
-/// Names are read as they are written.
-#[test]
-fn names_parse() {
-    for method in Method::ALL {
-        assert_eq!(method.name().parse::<Method>().unwrap(), method);
-    }
-    assert!("newton".parse::<Method>().is_err());
-}

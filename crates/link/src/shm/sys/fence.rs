@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
+use rustix::thread::{MembarrierCommand, membarrier};
+
 /// The full fence of the doorbell handshake.
 #[inline]
 pub(crate) fn full_fence() {
@@ -18,14 +20,14 @@ pub(crate) fn no_reordering() {
 /// Registers this process for `fence_others`, once. `false`: the kernel cannot do it.
 pub(crate) fn is_fenced_by_others() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED))
+    *REGISTERED.get_or_init(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok())
 }
 
 /// A full fence here and, between two of its instructions, in every thread of every process that registered by `is_fenced_by_others`. `false`: the
 /// kernel cannot do it.
 pub(crate) fn fence_others() -> bool {
     fence(Ordering::SeqCst);
-    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
 /// The fence between publishing a record and reading a bell, or reading whether the peer wants to be told.
@@ -36,9 +38,4 @@ pub(crate) fn fence_before_bell(is_fenced: bool) {
     } else {
         full_fence();
     }
-}
-
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the call takes three integers and touches no memory of ours.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }

@@ -251,12 +251,6 @@ fn bad_settings_are_refused() {
                 .contains("above 0 and below 2")
         );
     }
-    let error = "qr".parse::<Inner>().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "inner solver 'qr' is unknown; accepted are auto, sweep and lu"
-    );
-    assert_eq!("lu".parse(), Ok(Inner::Lu));
 }
 
 /// `lu` asked for by name on a singular block is an error that names the unknown.
