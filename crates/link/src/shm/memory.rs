@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::ring::copy_in_pieces;
+use super::ring::copy_long;
 use super::sys;
 
 /// Bytes of a reference to a body: its address and its length.
@@ -120,8 +120,8 @@ impl ProcessMemory {
                     return false;
                 }
                 let middle = Instant::now();
-                copy_in_pieces(&mut ring, black_box(&body));
-                copy_in_pieces(&mut place, black_box(&ring));
+                copy_long(&mut ring, black_box(&body));
+                copy_long(&mut place, black_box(&ring));
                 black_box(&place);
                 (read, copied) = (read.min(middle - start), copied.min(middle.elapsed()));
             }
