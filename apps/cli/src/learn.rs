@@ -254,8 +254,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         test_score,
         written: kept.as_ref().ok().cloned().flatten(),
     };
-    report(&args, &run, &learned, model.as_ref());
-    // After the report: a full disk must not take that, too.
+    report(&args, &run, &learned, model.is_some());
+    // After the table: a full disk must not take that, too. JSON has the errors, and comes after them.
     let files = Files::of(args.history.as_ref(), args.plot.as_ref());
     let drawn = files.and_then(|files| {
         files.write(
@@ -263,12 +263,16 @@ pub(crate) fn run(args: Args) -> Outcome {
             || show::draw(&run, &learned),
         )
     });
-    let failures = [kept.err(), drawn.err()];
-    for error in failures.iter().flatten() {
-        tell!("tsumuji: {error:#}");
+    let failures = [kept.err(), drawn.err()].into_iter().flatten();
+    let errors: Vec<String> = failures.map(|error| format!("{error:#}")).collect();
+    for error in &errors {
+        tell!("tsumuji: {error}");
+    }
+    if args.json {
+        output::print_json(&show::json_of(&run, &learned, model.as_ref(), &errors));
     }
     let code = exit_code(&learned);
-    if code == DONE && failures.iter().any(Option::is_some) {
+    if code == DONE && !errors.is_empty() {
         return Ok(ExitCode::from(NOT_REACHED));
     }
     Ok(code)
@@ -294,8 +298,8 @@ fn is_loss(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Prints what came of it.
-fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) {
+/// Prints notes, and the table for people.
+fn report(args: &Args, run: &Run, learned: &Learned, has_model: bool) {
     for dropped in &learned.dropped {
         let what = match dropped.rows {
             0 => "another has the rows of".to_owned(),
@@ -306,9 +310,7 @@ fn report(args: &Args, run: &Run, learned: &Learned, model: Option<&Model>) {
     if learned.reason != Reason::Converged {
         tell!("tsumuji: {}", learned.reason);
     }
-    if args.json {
-        output::print_json(&show::json_of(run, learned, model));
-    } else if model.is_some() {
+    if !args.json && has_model {
         output::print_text(&show::table(run, learned));
     }
 }

@@ -36,8 +36,13 @@ pub(super) struct Run {
     pub(super) written: Option<String>,
 }
 
-/// The one object of `--json`.
-pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Value {
+/// The one object of `--json`. `errors`: of files that were not written.
+pub(super) fn json_of(
+    run: &Run,
+    outcome: &Outcome,
+    model: Option<&Model>,
+    errors: &[String],
+) -> Value {
     let mut value = json!({
         "converged": outcome.reason == Reason::Converged,
         "reason": outcome.reason,
@@ -72,6 +77,9 @@ pub(super) fn json_of(run: &Run, outcome: &Outcome, model: Option<&Model>) -> Va
     }
     if let Some(path) = &run.written {
         value["written"] = path.as_str().into();
+    }
+    if !errors.is_empty() {
+        value["error"] = errors.join("; ").into();
     }
     if let Some(model) = model {
         if let Some(classes) = &model.classes {

@@ -177,3 +177,19 @@ fn sweeps_are_told_without_their_files() {
         );
     }
 }
+
+/// So it is with what was learned.
+#[test]
+fn learning_is_told_without_its_files() {
+    let words = ["learn", "ridge", "--generate", "100x3"];
+    for option in ["--history", "--model"] {
+        let (code, run) = json(&[&words[..], &[option, "/dev/full"]].concat());
+        assert_eq!(code, 1, "{run}");
+        assert_eq!(run["converged"], true, "{run}");
+        let error = run["error"].as_str().unwrap();
+        assert!(
+            error.contains("/dev/full") && error.contains("No space"),
+            "{error}"
+        );
+    }
+}
