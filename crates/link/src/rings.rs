@@ -59,7 +59,7 @@ pub trait Rings {
     fn set_reference_max(&mut self, bytes: usize);
 }
 
-/// A link that may have rings. Wrappers that change or capture frames offer none: messages in rings would bypass them.
+/// A link that may have rings. A wrapper that must see all frames offers none, because messages in rings would bypass it.
 pub trait MayHaveRings: Link {
     /// The rings of this link, if it has them.
     fn rings(&self) -> Option<&impl Rings>;

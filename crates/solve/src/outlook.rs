@@ -17,7 +17,7 @@ const POWER_STEPS: usize = 30;
 /// Most entries that the power method visits, about a second's worth; never fewer than five steps.
 const POWER_ENTRIES: usize = 500_000_000;
 
-/// A larger number of laps is not reported: it is a bound, and no run does so many laps.
+/// The text states no larger number of laps: it is a bound, and no run does so many laps.
 const LAPS_TOLD: u64 = 1_000_000;
 
 /// Expected convergence.

@@ -601,9 +601,9 @@ pub fn scatter(from: &[u8], buffers: &[iovec], skip: usize) -> usize {
     copied
 }
 
-/// Copies `bytes` bytes as fast as the processor does, wherever both lie. From 2,048 bytes on the C library's `memcpy` may use `rep movsb`, which takes ten
-/// to forty times as long on some processors (AMD's Zen 3 and later) where the target lies less than a line further behind a page's start than the
-/// source; there pieces are copied without it.
+/// Copies `bytes` bytes by the C library's `memcpy`, in pieces where its `rep movsb` would be slow. It may use that from 2,048 bytes on; on some
+/// processors (AMD's Zen 3 and later) it takes ten to forty times as long where the target lies less than a line further behind a page's start than the
+/// source.
 ///
 /// # Safety
 /// As of `std::ptr::copy_nonoverlapping`.

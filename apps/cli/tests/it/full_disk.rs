@@ -178,7 +178,7 @@ fn sweeps_are_told_without_their_files() {
     }
 }
 
-/// So it is with what was learned.
+/// A file that cannot be written takes no result of `learn`: JSON has it, with the error.
 #[test]
 fn learning_is_told_without_its_files() {
     let words = ["learn", "ridge", "--generate", "100x3"];

@@ -15,9 +15,9 @@ pub(super) struct Exchange {
     number: u64,
     /// The last push: whom it went to, and the parameters then.
     pending: Option<(usize, Vec<f64>)>,
-    /// Periods in which no push was made because the answer to that one is missing.
+    /// Periods since that push.
     put_off: u32,
-    /// After this many such periods the answer is taken for lost.
+    /// After this many periods its answer is taken for lost.
     patience: u32,
     /// A peer's push was answered in this period.
     has_answered: bool,

@@ -271,7 +271,7 @@ impl Checks {
         self.empty_polls >= CHECK_EVERY_POLLS
     }
 
-    /// Advances the counters so that the next poll that finds nothing asks for a check.
+    /// Makes a check due: at once before a sleep, otherwise at the next poll that finds nothing.
     #[cfg(test)]
     pub(crate) fn hasten(&mut self) {
         self.last -= CHECK_EVERY;

@@ -25,10 +25,12 @@ use std::ops::Range;
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
 pub(crate) const COMMIT_BYTES: usize = 8;
-/// Bytes of a word of a line.
-const WORD_BYTES: usize = 8;
-/// Bytes that follow it in its line.
+/// Bytes that follow the commit word in its line.
 pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
+/// Bytes of a word.
+const WORD_BYTES: usize = 8;
+/// A frame of this length at most takes two lines.
+const SHORT_BYTES: usize = 2 * LINE_BYTES - COMMIT_BYTES;
 /// The tag of a commit word; with 16 bits of the position it distinguishes a commit word from stray bytes.
 const TAG: u64 = 0xB7A3 << 48;
 /// A mark: the frame is counted.
@@ -46,7 +48,7 @@ const PUBLISH_DIVISOR: u64 = 4;
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
-/// Longest copy for which the C library's `memcpy` surely does not use `rep movsb`.
+/// Bytes of a piece: less than 2,048, from which on the C library's `memcpy` may use `rep movsb`.
 const COPY_BYTES: usize = 1984;
 
 /// Lines that a frame of `frame_bytes` takes.
@@ -162,27 +164,28 @@ fn fill_first(slot: &mut [u8], parts: &[&[u8]; 3]) {
     let mut rest = *parts;
     let (words, _) = slot[..FIRST_BYTES].as_chunks_mut();
     for word in words {
-        *word = next_word(&mut rest);
+        *word = next_word(&mut rest).to_ne_bytes();
     }
 }
 
 /// Takes the next word from the parts; zeros behind the last.
 #[inline(always)]
-fn next_word(rest: &mut [&[u8]; 3]) -> [u8; WORD_BYTES] {
+fn next_word(rest: &mut [&[u8]; 3]) -> u64 {
     skip_empty(rest);
     if let Some((word, behind)) = rest[0].split_first_chunk() {
         rest[0] = behind;
-        return *word;
+        return u64::from_ne_bytes(*word);
     }
-    let mut word = [0; WORD_BYTES];
-    for byte in &mut word {
+    let mut word = 0;
+    for place in 0..WORD_BYTES {
         skip_empty(rest);
-        let Some((next, behind)) = rest[0].split_first() else {
+        let Some((byte, behind)) = rest[0].split_first() else {
             break;
         };
-        (*byte, rest[0]) = (*next, behind);
+        word |= u64::from(*byte) << (8 * place);
+        rest[0] = behind;
     }
-    word
+    u64::from_le(word)
 }
 
 /// Moves the next part that has bytes to the front.
@@ -195,8 +198,8 @@ fn skip_empty(rest: &mut [&[u8]; 3]) {
     }
 }
 
-/// Copies as fast as the processor does, wherever both lie. `rep movsb` is the fastest way, but takes ten to forty times as long on some processors
-/// (AMD's Zen 3 and later) where the target lies less than a line further behind a page's start than the source; there pieces are copied without it.
+/// Copies by the C library's `memcpy`, in pieces where its `rep movsb` would be slow: on some processors (AMD's Zen 3 and later) that takes ten to forty
+/// times as long where the target lies less than a line further behind a page's start than the source.
 #[inline]
 pub(super) fn copy_long(mut into: &mut [u8], mut from: &[u8]) {
     let skew = into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES;
@@ -268,13 +271,18 @@ impl Producer {
         if let Some(refusal) = self.refusal(load_head) {
             return refusal;
         }
-        // The consumer polls the first line: if it read the line between two of our stores, we would have to fetch it back. So that line is written
-        // last.
+        // The consumer polls the first line: if it reads the line between two of our stores, we have to fetch it back. So a longer record's first line is
+        // written last. Of a short one it is written first: the store begins to fetch the line, while the rest is put together.
         let fill = |slot: &mut [u8]| {
+            if bytes <= SHORT_BYTES {
+                fill_first(slot, parts);
+            }
             if bytes > FIRST_BYTES {
                 fill_behind(slot, parts);
             }
-            fill_first(slot, parts);
+            if bytes > SHORT_BYTES {
+                fill_first(slot, parts);
+            }
         };
         let line = self.line_of(self.tail);
         // SAFETY: the record covers positions below tail + reach - 1, and has at least one line; all lie below head + lines by the check above

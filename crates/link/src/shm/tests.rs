@@ -141,7 +141,7 @@ impl Receiver for Places {
     }
 }
 
-/// Two links of one job that know each other, and and the second's process.
+/// Two links of one job that know each other, and the second's process.
 fn met(job: &OwnedFd) -> (Shm, Shm, Process) {
     let mut a = Shm::attach(job, 0).expect("attach");
     let mut b = Shm::attach(job, 1).expect("attach");
@@ -255,7 +255,7 @@ fn bodies_end_with_either_side() {
     }
 }
 
-/// Sends a counted frame to that generation.
+/// Sends a counted frame to that process.
 fn count(shm: &mut Shm, to: Process, text: &[u8]) -> bool {
     let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");
     shm.flush().expect("flush");

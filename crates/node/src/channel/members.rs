@@ -82,7 +82,7 @@ pub(crate) struct Members {
     admitted: BTreeSet<NodeId>,
     /// Members with a new address whose session with the old one has not ended yet.
     moved: BTreeSet<NodeId>,
-    /// Number of members when this node opened. Their ids are never given to other processes.
+    /// Number of members when this node opened. A process gets one of these ids only if it asks for it.
     first: usize,
     dead_since: BTreeMap<NodeId, Instant>,
     /// Number of members, as the admitting node stated it.

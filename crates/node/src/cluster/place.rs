@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// Place of node `number` of `slots` on an interface with address `mac`; slots count from that of `link`. A relay serves devices with one owner.
+    /// Place of node `number` of `slots` on an interface with address `mac`; slots count from that of `link`. Several share a device by a relay.
     pub(super) fn in_slot(
         link: LinkSpec,
         mac: MacAddr,

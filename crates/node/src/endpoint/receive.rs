@@ -279,7 +279,7 @@ impl Core {
         from: Option<NodeId>,
         mut has_come: impl FnMut(&mut Channels) -> bool,
     ) -> Result<(), EndpointError> {
-        // For a peer that is dead already the link is polled once: the peer may be up again.
+        // For a peer that is dead already the link is polled without waiting: the peer may be up again.
         let is_dead = from.is_some_and(|from| self.peers.is_dead(from));
         let timeout = if is_dead { Duration::ZERO } else { timeout };
         let wakes = !timeout.is_zero();

@@ -10,7 +10,7 @@ const WORK_VALUES: usize = 1 << 15;
 
 /// Polls between two exchanges, where the user states no period: an exchange takes some microseconds.
 const POLLS_PER_PERIOD: usize = 2;
-/// Periods after which an answer is taken for lost. A period shorter than the work between two polls counts as long as that work.
+/// Most periods after which an answer is taken for lost; at most an epoch. A period shorter than the work between two polls counts as long as that work.
 const PATIENCE: u64 = 64;
 /// Fewest steps of such a period: the longer a row, the longer the parameters that are exchanged.
 const PERIOD_STEPS_MIN: usize = 32;
