@@ -602,22 +602,21 @@ pub fn scatter(from: &[u8], buffers: &[iovec], skip: usize) -> usize {
 }
 
 /// Copies `bytes` bytes by the C library's `memcpy`, in pieces where its `rep movsb` would be slow. It may use that from 2,048 bytes on; on some
-/// processors (AMD's Zen 3 and later) it takes ten to forty times as long where the target lies less than a line further behind a page's start than the
-/// source.
+/// processors (AMD's Zen 3 and later) it takes much longer where the target lies less than a line further behind a page's start than the source.
 ///
 /// # Safety
 /// As of `std::ptr::copy_nonoverlapping`.
 #[inline]
 unsafe fn copy_long(from: *const u8, into: *mut u8, bytes: usize) {
     const PIECE_BYTES: usize = 1984;
-    let skew = into.addr().wrapping_sub(from.addr()) % 4096;
-    if !(1..64).contains(&skew) {
-        // SAFETY: as the caller promises.
-        return unsafe { std::ptr::copy_nonoverlapping(from, into, bytes) };
-    }
+    const LINE_BYTES: usize = 64;
+    const PAGE_BYTES: usize = 4096;
+    let skew = into.addr().wrapping_sub(from.addr()) % PAGE_BYTES;
+    let is_slow = (1..LINE_BYTES).contains(&skew);
+    let piece_bytes = if is_slow { PIECE_BYTES } else { bytes };
     let mut at = 0;
     while at < bytes {
-        let piece = (bytes - at).min(PIECE_BYTES);
+        let piece = (bytes - at).min(piece_bytes);
         // SAFETY: a part of both, as the caller promises.
         unsafe { std::ptr::copy_nonoverlapping(from.add(at), into.add(at), piece) };
         at += piece;

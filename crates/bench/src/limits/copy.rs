@@ -16,7 +16,7 @@ const RING_BYTES: usize = 512 << 10;
 const RING_SLOTS_MAX: usize = 1024;
 
 /// Bytes that are copied at once. `memcpy` of more takes much longer on some processors where both lie badly, and would then be no limit. Where they lie
-/// well it takes up to a quarter less, so links may be ahead of this limit by that.
+/// well it may take less, and a link that then copies at once may be ahead of this limit.
 const PIECE_BYTES: usize = 1984;
 
 /// A ring of so many messages of `bytes`. All its memory is touched here.

@@ -28,7 +28,7 @@ pub(crate) const COMMIT_BYTES: usize = 8;
 /// Bytes that follow the commit word in its line.
 pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
 /// Bytes of a word.
-const WORD_BYTES: usize = 8;
+pub(crate) const WORD_BYTES: usize = 8;
 /// A frame of this length at most takes two lines.
 const SHORT_BYTES: usize = 2 * LINE_BYTES - COMMIT_BYTES;
 /// The tag of a commit word; with 16 bits of the position it distinguishes a commit word from stray bytes.
@@ -198,8 +198,8 @@ fn skip_empty(rest: &mut [&[u8]; 3]) {
     }
 }
 
-/// Copies by the C library's `memcpy`, in pieces where its `rep movsb` would be slow: on some processors (AMD's Zen 3 and later) that takes ten to forty
-/// times as long where the target lies less than a line further behind a page's start than the source.
+/// Copies by the C library's `memcpy`, in pieces where its `rep movsb` would be slow: on some processors (AMD's Zen 3 and later) that takes much longer
+/// where the target lies less than a line further behind a page's start than the source.
 #[inline]
 pub(super) fn copy_long(mut into: &mut [u8], mut from: &[u8]) {
     let skew = into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES;
@@ -273,14 +273,15 @@ impl Producer {
         }
         // The consumer polls the first line: if it reads the line between two of our stores, we have to fetch it back. So a longer record's first line is
         // written last. Of a short one it is written first: the store begins to fetch the line, while the rest is put together.
+        let is_short = bytes <= SHORT_BYTES;
         let fill = |slot: &mut [u8]| {
-            if bytes <= SHORT_BYTES {
+            if is_short {
                 fill_first(slot, parts);
             }
             if bytes > FIRST_BYTES {
                 fill_behind(slot, parts);
             }
-            if bytes > SHORT_BYTES {
+            if !is_short {
                 fill_first(slot, parts);
             }
         };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use super::map::{self, Map, ReadWord, WriteWord};
 use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
-use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
+use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite, WORD_BYTES};
 
 /// Copies memory that another process may write meanwhile, to which neither a reference nor a plain copy is allowed. Whole lines are copied by wide
 /// loads, aligned so that none spans two lines: such a load would wait for both.
@@ -29,9 +29,6 @@ unsafe fn copy_shared(from: NonNull<u8>, into: &mut [u8]) {
         copy_words(from.add(to_line + lines.as_flattened().len()), rest);
     }
 }
-
-/// Bytes of a word.
-const WORD_BYTES: usize = 8;
 
 /// Copies by atomic loads.
 ///
