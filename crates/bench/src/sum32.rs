@@ -419,7 +419,9 @@ struct End {
     stream: TcpStream,
     is_batched: bool,
     message_bytes: usize,
-    input: Vec<u8>,
+    input: Box<[u8]>,
+    /// Of `input`, the beginning of a message whose rest has not arrived.
+    held: usize,
     output: Vec<u8>,
     cpus: Option<[usize; 2]>,
 }
@@ -430,7 +432,8 @@ impl End {
             stream,
             is_batched: how == Tcp::Batched,
             message_bytes,
-            input: Vec::with_capacity(2 * READ_BYTES),
+            input: vec![0; READ_BYTES + message_bytes].into(),
+            held: 0,
             output: Vec::with_capacity(READ_BYTES),
             cpus,
         }
@@ -438,23 +441,22 @@ impl End {
 
     /// Hands over whole messages that are there.
     fn take(&mut self, mut message: impl FnMut(&[u8])) -> io::Result<()> {
-        let at = self.input.len();
-        self.input.resize(at + READ_BYTES, 0);
-        let read = match self.stream.read(&mut self.input[at..]) {
+        let read = match self.stream.read(&mut self.input[self.held..]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 relax(self.cpus);
-                0
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
-        self.input.truncate(at + read);
-        let whole = self.input.len() / self.message_bytes * self.message_bytes;
+        let there = self.held + read;
+        let whole = there / self.message_bytes * self.message_bytes;
         self.input[..whole]
             .chunks_exact(self.message_bytes)
             .for_each(&mut message);
-        self.input.drain(..whole);
+        self.input.copy_within(whole..there, 0);
+        self.held = there - whole;
         Ok(())
     }
 

@@ -15,11 +15,11 @@ const DEATHS: usize = 100;
 
 /// Whether it went on without workers.
 fn runs(method: &str, link: &str, killed: &mut usize, random: &mut fastrand::Rng) -> bool {
-    // About a second and a half, so that deaths fall into every stage.
+    // About as long as the deaths take, so that they fall into every stage.
     let (system, more) = match method {
-        "relax+gcr" => ("poisson2d:130", ["--inner", "sweep"]),
-        "cg" => ("poisson2d:250", ["--tol", "1e-12"]),
-        _ => ("poisson2d:180", ["--tol", "1e-11"]),
+        "relax+gcr" => ("poisson2d:110", ["--inner", "sweep"]),
+        "cg" => ("poisson2d:200", ["--tol", "1e-12"]),
+        _ => ("poisson2d:150", ["--tol", "1e-11"]),
     };
     let words = ["solve", "--generate", system, "--rhs", "random"];
     let how = ["--method", method, "--mode"];
@@ -50,7 +50,7 @@ fn runs(method: &str, link: &str, killed: &mut usize, random: &mut fastrand::Rng
     }
     while workers.len() > 1 {
         // The first falls into the start, or into the iteration.
-        let longest = if workers.len() == WORKERS { 1_500 } else { 300 };
+        let longest = if workers.len() == WORKERS { 800 } else { 150 };
         let pause = random.u64(0..longest);
         std::thread::sleep(Duration::from_millis(pause));
         let victim = workers.swap_remove(random.usize(..workers.len()));

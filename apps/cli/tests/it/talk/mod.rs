@@ -27,6 +27,8 @@ const STOP: Channel = Channel::ordered(2);
 const ENOUGH: u64 = 3;
 /// Before its two numbers, a message's bytes follow from these.
 const HEAD_BYTES: usize = 12;
+/// They repeat after this many, a prime: so no piece of a message in a frame is like the next.
+const BLOCK_BYTES: usize = 1_009;
 /// Between two rounds of talk.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
@@ -50,7 +52,11 @@ fn compose(session: u32, number: u64, bytes: usize) -> Vec<u8> {
     message[..4].copy_from_slice(&session.to_le_bytes());
     message[4..HEAD_BYTES].copy_from_slice(&number.to_le_bytes());
     let word = u64::from(session) << 32 ^ number ^ (bytes as u64) << 16;
-    Rng::with_seed(word).fill(&mut message[HEAD_BYTES..]);
+    let mut block = [0; BLOCK_BYTES];
+    Rng::with_seed(word).fill(&mut block);
+    for part in message[HEAD_BYTES..].chunks_mut(BLOCK_BYTES) {
+        part.copy_from_slice(&block[..part.len()]);
+    }
     message
 }
 
