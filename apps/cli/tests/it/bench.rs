@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{
-    assert_nothing_left, command, finish, json, signal, skipped, text, tsumuji, wait_for_children,
+    assert_nothing_left, command, finish, json, signal, skipped, testbed, text, tsumuji,
+    wait_for_children,
 };
 use serde_json::Value;
-use tsumuji_testbed::{Spec, Testbed};
+use tsumuji_testbed::Testbed;
 
 /// Every operation runs among processes of this host over both links, and gives the same numbers for each.
 #[test]
@@ -429,12 +430,9 @@ fn a_tolerance_of_solves_is_checked() {
 /// A host that is slow gives rows away, also while a Krylov method iterates.
 #[test]
 fn slow_hosts_get_fewer_rows() {
-    let test = "slow_hosts_get_fewer_rows";
-    if let Err(error) = tsumuji_testbed::check_rights() {
-        return skipped(test, &error.to_string());
-    }
-    let name = format!("slow{}", std::process::id()).parse().unwrap();
-    let testbed = Testbed::up(&Spec::new(3).named(name)).expect("a testbed");
+    let Some(testbed) = testbed("slow_hosts_get_fewer_rows", 3) else {
+        return;
+    };
     let netns = std::path::Path::new("/run/netns").join(testbed.hosts()[2].netns());
     let brake = tsumuji_bench::brake::Brake::start(netns, 0.25).unwrap();
     let hosts = testbed.hosts_file();
@@ -641,7 +639,7 @@ fn interrupt_leaves_nothing() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["error"].as_str().unwrap().contains("interrupted"));
     let name = format!("bench{pid}").parse().unwrap();
-    assert!(tsumuji_testbed::Testbed::find(&name).unwrap().is_none());
+    assert!(Testbed::find(&name).unwrap().is_none());
     assert_nothing_left(&processes);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -649,11 +647,9 @@ fn interrupt_leaves_nothing() {
 /// Hosts between which nothing crosses: within seconds it is said for whom the measurement waits, and in the end it is an error, not silence.
 #[test]
 fn absent_nodes_are_told() {
-    if let Err(error) = tsumuji_testbed::check_rights() {
-        return skipped("absent_nodes_are_told", &error.to_string());
-    }
-    let name = format!("absent{}", std::process::id()).parse().unwrap();
-    let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
+    let Some(testbed) = testbed("absent_nodes_are_told", 2) else {
+        return;
+    };
     let all = tsumuji_testbed::Impairment {
         loss: 1.0,
         ..tsumuji_testbed::Impairment::NONE

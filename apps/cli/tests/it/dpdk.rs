@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    ENDLESS, PATIENCE, command, finish, is_worker, json, signal, skipped, start, text, tsumuji,
-    wait_for_children, wait_until_at_work,
+    ENDLESS, PATIENCE, command, finish, is_worker, json, signal, skipped, start, testbed, text,
+    tsumuji, wait_for_children, wait_until_at_work,
 };
-use tsumuji_testbed::{Name, Spec, Testbed};
+use tsumuji_testbed::Testbed;
 
 const MEMIF: &str = "dpdk:net_memif";
 
@@ -196,16 +196,6 @@ fn impossible_devices_are_refused() {
     }
 }
 
-/// Three hosts on a switch; gone in the end.
-fn testbed(test: &str) -> Option<Testbed> {
-    if let Err(error) = tsumuji_testbed::check_rights() {
-        skipped(test, &error.to_string());
-        return None;
-    }
-    let name: Name = format!("td{}-{test}", std::process::id()).parse().unwrap();
-    Some(Testbed::up(&Spec::new(3).named(name)).expect("a testbed"))
-}
-
 fn in_host(testbed: &Testbed, host: usize, words: &[&str]) -> String {
     let netns = testbed.hosts()[host].netns().to_owned();
     let output = Command::new("ip")
@@ -258,7 +248,9 @@ fn devices_join_hosts() {
     if lacking(test) {
         return;
     }
-    let Some(testbed) = testbed(test) else { return };
+    let Some(testbed) = testbed(test, 3) else {
+        return;
+    };
     let hosts = testbed.hosts_file().to_str().unwrap().to_owned();
     // Loss and bursts are the same to every device: one driver has them.
     for (link, is_first) in [("dpdk:net_af_packet", true), ("dpdk:net_af_xdp", false)] {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use tsumuji_testbed::{Impairment, Name, Spec, Testbed};
+use tsumuji_testbed::{Impairment, Testbed};
 
-use crate::common::{finish, run, signal, skipped, text};
+use crate::common::{finish, run, signal, skipped, testbed, text};
 use crate::runs::library;
 
 /// Two hosts, and a gateway in each; gone in the end.
@@ -71,18 +71,10 @@ except EOFError as error:
 
 impl Bed {
     fn new(test: &str, link: &'static str) -> Option<Self> {
-        if let Err(error) = tsumuji_testbed::check_rights() {
-            skipped(test, &error.to_string());
-            return None;
-        }
-        let library = library(test)?;
-        // Tests run side by side: each has a testbed of its own.
-        let name: Name = format!("tg{}-{test}", std::process::id()).parse().unwrap();
-        let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
         let mut bed = Self {
             gateways: Vec::new(),
-            library,
-            testbed,
+            library: library(test)?,
+            testbed: testbed(test, 2)?,
             link,
         };
         for host in 0..2 {

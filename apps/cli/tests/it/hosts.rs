@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{
     self, ENDLESS, PATIENCE, command, file, finish, free_ports, is_worker, json, signal, skipped,
-    start, text, tsumuji, wait_until_at_work,
+    start, testbed, text, tsumuji, wait_until_at_work,
 };
 
 /// A hosts file of `nodes` processes on loopback; each is reached through the words `via`.
@@ -469,13 +469,9 @@ impl Drop for Namespaces {
 /// Updates of a solver leave as one datagram for all: between four hosts, with loss, and sealed.
 #[test]
 fn updates_are_multicast() {
-    let test = "updates_are_multicast";
-    if let Err(error) = tsumuji_testbed::check_rights() {
-        return skipped(test, &error.to_string());
-    }
-    let name = format!("mc{}", std::process::id());
-    let spec = tsumuji_testbed::Spec::new(4).named(name.parse().unwrap());
-    let testbed = tsumuji_testbed::Testbed::up(&spec).expect("a testbed");
+    let Some(testbed) = testbed("updates_are_multicast", 4) else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("lab.key");
     let key = key.to_str().unwrap();

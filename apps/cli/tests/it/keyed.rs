@@ -9,12 +9,10 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::common;
-use crate::segment;
 use crate::talk::{self, NODES, Over, Place, Talker, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE, ENV_OPEN};
 use tsumuji_node::{Channel, NodeId, endpoint_from_env};
-use tsumuji_testbed::{Spec, Testbed};
 
 const CYCLES: u32 = 12;
 /// Nodes check their key file once a second; this much later all that run have checked, or nearly: a slow one comes later, as an
@@ -177,12 +175,10 @@ fn start_intruder(place: &Place, host: u16, cluster: &Path, key: Option<&Path>) 
 }
 
 fn keyed_restarts_over(link: &'static str) {
-    if let Some(reason) = segment::lacking() {
-        return common::skipped(&format!("keyed restarts over {link}"), &reason);
-    }
-    let name = format!("k{}{}", &link[..1], std::process::id() % 100_000);
-    let name = name.parse().expect("a testbed's name");
-    let testbed = Testbed::up(&Spec::new(NODES + INTRUDERS).named(name)).expect("a testbed");
+    let test = format!("keyed_restarts_over_{link}");
+    let Some(testbed) = common::testbed(&test, NODES + INTRUDERS) else {
+        return;
+    };
     let hosts = testbed.hosts();
     let address = move |host: &tsumuji_testbed::Host| match link {
         "udp" => format!("addr = \"udp:{}:7000\"", host.ip()),

@@ -9,7 +9,6 @@ use crate::common::{self, ENDLESS, PATIENCE, command, finish, json, signal, star
 use crate::segment;
 use crate::talk::{NODES, Over, Place, run};
 use tsumuji_node::Congestion;
-use tsumuji_testbed::{Name, Spec, Testbed};
 
 /// A relay, which ends with the test in any case.
 struct Serving(Option<Child>);
@@ -231,12 +230,9 @@ fn assert_deserted(netns: &str) {
 /// A launch starts the relays that it needs, on each host one, also if it is repeated at once or killed; they end by themselves.
 #[test]
 fn launches_bring_their_relays() {
-    let test = "launches_bring_their_relays";
-    if let Err(error) = tsumuji_testbed::check_rights() {
-        return common::skipped(test, &error.to_string());
-    }
-    let name: Name = format!("tr{}", std::process::id()).parse().unwrap();
-    let testbed = Testbed::up(&Spec::new(2).named(name)).expect("a testbed");
+    let Some(testbed) = common::testbed("launches_bring_their_relays", 2) else {
+        return;
+    };
     let hosts = testbed.hosts_file().to_str().unwrap().to_owned();
     let over = ["--hosts", &hosts, "--link", "xdp", "--slots", "3"];
     for more in [&["--open"][..], &["--open", "--loss", "0.1"]] {

@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use crate::common::{command, file, free_ports, json, signal, skipped, text, tsumuji};
+use crate::common::{command, file, free_ports, signal, testbed, text, tsumuji};
 use crate::hosts::loopback;
+use tsumuji_testbed::Impairment;
 
 /// A solve as node `id`, which is ended with the test.
 struct Node(Child, Lines<BufReader<ChildStderr>>);
@@ -190,46 +191,20 @@ fn joins_in_vain_are_told() {
     );
 }
 
-/// A testbed that is removed with the test.
-struct Bed(String);
-
-impl Bed {
-    fn up(test: &str) -> Option<Self> {
-        if let Err(error) = tsumuji_testbed::check_rights() {
-            skipped(test, &error.to_string());
-            return None;
-        }
-        let bed = Self(format!("tw{}{}", std::process::id(), &test[..7]));
-        let up = tsumuji(&["testbed", "up", "--name", &bed.0, "-n", "2"]);
-        assert!(up.status.success(), "{}", text(&up.stderr));
-        Some(bed)
-    }
-
-    fn hosts_file(&self) -> String {
-        let (_, status) = json(&["testbed", "status", "--name", &self.0]);
-        status["hosts_file"].as_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        tsumuji(&["testbed", "down", "--name", &self.0]);
-    }
-}
-
 /// A host that does not exist is told apart from one without the program.
 #[test]
 fn missing_hosts_are_told() {
-    let Some(bed) = Bed::up("missing_hosts_are_told") else {
+    let Some(testbed) = testbed("missing_hosts_are_told", 2) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let hosts = std::fs::read_to_string(bed.hosts_file()).unwrap();
+    let hosts = std::fs::read_to_string(testbed.hosts_file()).unwrap();
     let hosts = hosts.replace("10.77.0.2", "10.77.0.99");
     let hosts = file(folder.path(), "hosts.toml", hosts);
     let program = env!("CARGO_BIN_EXE_tsumuji");
+    let name = testbed.name().as_str();
     let inside = [
-        "testbed", "exec", "--name", &bed.0, "0", "--", program, "solve", "--open",
+        "testbed", "exec", "--name", name, "0", "--", program, "solve", "--open",
     ];
     let more = ["--generate", "poisson2d:20", "--hosts", &hosts, "--id", "0"];
     let command = command(&[&inside[..], &more].concat());
@@ -244,13 +219,16 @@ fn missing_hosts_are_told() {
 /// So is a node that the launcher has started and the network does not reach.
 #[test]
 fn silent_networks_are_told() {
-    let Some(bed) = Bed::up("silent_networks_are_told") else {
+    let Some(testbed) = testbed("silent_networks_are_told", 2) else {
         return;
     };
-    let hosts = bed.hosts_file();
-    let impaired = tsumuji(&["testbed", "impair", "--name", &bed.0, "1", "--loss", "100%"]);
-    assert!(impaired.status.success(), "{}", text(&impaired.stderr));
-    let mut judge = Node::start(&hosts, &["--open"]);
+    let all = Impairment {
+        loss: 1.0,
+        ..Impairment::NONE
+    };
+    testbed.impair(&[1], all).unwrap();
+    let hosts = testbed.hosts_file();
+    let mut judge = Node::start(hosts.to_str().unwrap(), &["--open"]);
     let line = judge.waits(1).remove(0);
     assert!(line.starts_with("worker 1 on "), "{line}");
     assert!(line.contains(" at 10.77.0.2:7000 ("), "{line}");

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
+use tsumuji_testbed::{Spec, Testbed};
 
 #[path = "../../../../../crates/link/tests/common/ports.rs"]
 mod ports;
@@ -455,6 +456,18 @@ pub(crate) fn scipy() -> Option<PathBuf> {
         python.display()
     );
     works.then_some(python)
+}
+
+/// A testbed of so many hosts, which is removed when dropped. Where the rights are missing there is none, and the test's output says so.
+pub(crate) fn testbed(test: &str, hosts: u16) -> Option<Testbed> {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        skipped(test, &error.to_string());
+        return None;
+    }
+    // Tests run side by side: each has a testbed of its own.
+    let name = format!("t{}-{test}", std::process::id());
+    let spec = Spec::new(hosts).named(name.parse().expect("a testbed's name"));
+    Some(Testbed::up(&spec).expect("a testbed"))
 }
 
 /// Says in the test's output that something could not be checked here.
