@@ -14,10 +14,11 @@ mod operations;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::testbed;
 use case::{Case, Fate, LinkKind, Where};
 use rustix::process::{Pid, Signal, kill_process};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
-use tsumuji_testbed::{Spec, Testbed};
+use tsumuji_testbed::Testbed;
 
 /// Rounds where the environment does not say; with those of other links at the same time.
 const ROUNDS: u64 = 6;
@@ -211,14 +212,7 @@ fn chaos_among_hosts() {
 /// Over raw Ethernet between hosts of a testbed.
 #[test]
 fn chaos_over_packet() {
-    if let Err(why) = tsumuji_testbed::check_rights() {
-        eprintln!("skipped: {why}");
-        return;
-    }
-    let name = format!("chaos{}", std::process::id());
-    let spec = Spec::new(case::NODES_MAX).named(name.parse().expect("name"));
-    match Testbed::up(&spec) {
-        Ok(testbed) => rounds_over(LinkKind::Packet, Some(&testbed)),
-        Err(why) => eprintln!("skipped: {why}"),
+    if let Some(testbed) = testbed("chaos", case::NODES_MAX, None) {
+        rounds_over(LinkKind::Packet, Some(&testbed));
     }
 }

@@ -2,52 +2,19 @@
 //!
 //! Needs root and the commands of `tsumuji-testbed`; says so and ends where they are missing.
 
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::common::{LONG, only, values};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::common::{LONG, Wire, only, open, testbed, values};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, Collectives, Op};
-use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, Member, Membership, NodeId, Options};
-use tsumuji_testbed::{Spec, Testbed};
-
-/// A testbed, or `None` and the reason on standard error.
-fn testbed(name: &str, hosts: u16, rate: &str) -> Option<Testbed> {
-    if let Err(why) = tsumuji_testbed::check_rights() {
-        eprintln!("skipped: {why}");
-        return None;
-    }
-    let name = format!("{name}{}", std::process::id());
-    let mut spec = Spec::new(hosts).named(name.parse().expect("name"));
-    spec.rate = Some(rate.parse().expect("rate"));
-    match Testbed::up(&spec) {
-        Ok(testbed) => Some(testbed),
-        Err(why) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
+use tsumuji_testbed::{Host, Testbed};
 
 /// One endpoint in each host.
 fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint> {
-    let open = |host: &tsumuji_testbed::Host| {
-        let netns = File::open(format!("/run/netns/{}", host.netns())).expect("namespace");
-        // A socket stays where it was opened: so a thread of its own goes there, and ends.
-        std::thread::scope(|scope| {
-            let opening = scope.spawn(move || {
-                move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("enter");
-                Packet::open(host.interface(), PacketConfig::default()).expect("open")
-            });
-            opening.join().expect("opened")
-        })
-    };
-    let links: Vec<Packet> = testbed.hosts().iter().map(open).collect();
+    let open = |host: &Host| open(host, Wire::Packet).expect("open");
+    let links: Vec<Base> = testbed.hosts().iter().map(open).collect();
     let members: Vec<Member> = (0..)
         .zip(&links)
         .map(|(id, link)| Member {
@@ -56,13 +23,13 @@ fn endpoints(testbed: &Testbed, loss: f64) -> Vec<Endpoint> {
             addr: link.local_addr(),
         })
         .collect();
-    let endpoint = |(id, link): (u16, Packet)| {
+    let endpoint = |(id, link): (u16, Base)| {
         let impair = (loss > 0.0).then(|| ImpairConfig {
             loss,
             seed: id.into(),
             ..ImpairConfig::default()
         });
-        let link = AnyLink::open(Base::Packet(link), impair, None).expect("link");
+        let link = AnyLink::open(link, impair, None).expect("link");
         let membership = Membership::of(NodeId(id), members.clone());
         Endpoint::new(link, membership, Options::default()).expect("endpoint")
     };
@@ -120,7 +87,7 @@ fn broadcasts(endpoints: Vec<Endpoint>, count: usize) -> Vec<(u64, u64, u64, Dur
 /// Every byte leaves its root once, whatever the number of receivers, and arrives at all of them.
 #[test]
 fn bytes_leave_the_root_once() {
-    let Some(testbed) = testbed("cast", 6, "100mbit") else {
+    let Some(testbed) = testbed("cast", 6, Some("100mbit")) else {
         return;
     };
     let count = 1 << 17; // 1 MiB
@@ -149,7 +116,7 @@ fn bytes_leave_the_root_once() {
 /// A third of the frames lost at every receiver: all arrives all the same.
 #[test]
 fn lost_frames_are_repaired() {
-    let Some(testbed) = testbed("lossy", 4, "1gbit") else {
+    let Some(testbed) = testbed("lossy", 4, Some("1gbit")) else {
         return;
     };
     let found = broadcasts(endpoints(&testbed, 0.3), 1 << 15);

@@ -1,4 +1,4 @@
-//! Two hosts of a testbed, links in each of them, and endpoints on these. Needs root and the commands of `tsumuji-testbed`; says so where they are
+//! Hosts of a testbed, links in each of them, and endpoints on these. Needs root and the commands of `tsumuji-testbed`; says so where they are
 //! missing.
 
 use std::fs::File;
@@ -16,14 +16,14 @@ use tsumuji_node::{
 };
 use tsumuji_testbed::{Host, Spec, Testbed};
 
-/// Two hosts, or `None` and the reason on standard error.
-pub(crate) fn testbed(name: &str, rate: Option<&str>) -> Option<Testbed> {
+/// So many hosts, or `None` and the reason on standard error.
+pub(crate) fn testbed(name: &str, hosts: u16, rate: Option<&str>) -> Option<Testbed> {
     if let Err(why) = tsumuji_testbed::check_rights() {
         eprintln!("skipped: {why}");
         return None;
     }
     let name = format!("{name}{}", std::process::id());
-    let mut spec = Spec::new(2).named(name.parse().expect("name"));
+    let mut spec = Spec::new(hosts).named(name.parse().expect("name"));
     spec.rate = rate.map(|rate| rate.parse().expect("rate"));
     match Testbed::up(&spec) {
         Ok(testbed) => Some(testbed),

@@ -22,7 +22,7 @@ fn all(open: &mut promises::Open<'_>) {
 /// Over cables between two hosts.
 #[test]
 fn promises_hold_between_hosts() {
-    let Some(testbed) = testbed("away", None) else {
+    let Some(testbed) = testbed("away", 2, None) else {
         return;
     };
     for wire in [Wire::Udp, Wire::Packet, Wire::Xdp] {

@@ -33,7 +33,7 @@ fn pair(testbed: &Testbed, options: &Options) -> (Endpoint, Endpoint) {
 #[test]
 fn suci_works_over_every_link() {
     const SIZES: [usize; 7] = [0, 1, 1_400, 9_000, 70_000, 3, 200_000];
-    let Some(testbed) = testbed("suci", None) else {
+    let Some(testbed) = testbed("suci", 2, None) else {
         return;
     };
     let options = Options {
@@ -125,7 +125,7 @@ impl Handler for Counted {
 #[test]
 fn repeated_frames_reach_every_link() {
     const EACH: usize = 100;
-    let Some(testbed) = testbed("twice", None) else {
+    let Some(testbed) = testbed("twice", 2, None) else {
         return;
     };
     let twice = Impairment {
@@ -184,7 +184,7 @@ fn urgent_messages_overtake_bulk() {
     const BULK_BYTES: usize = 20_000;
     const BULKS: u64 = 400;
     const FRAME_BYTES: usize = 1_500;
-    let Some(testbed) = testbed("prio", Some("200mbit")) else {
+    let Some(testbed) = testbed("prio", 2, Some("200mbit")) else {
         return;
     };
     for congestion in Congestion::ALL {
@@ -249,7 +249,7 @@ fn urgent_messages_overtake_bulk() {
 #[test]
 fn priorities_are_strict() {
     const EACH: u64 = 20;
-    let Some(testbed) = testbed("strict", Some("20mbit")) else {
+    let Some(testbed) = testbed("strict", 2, Some("20mbit")) else {
         return;
     };
     for congestion in Congestion::ALL {
@@ -316,7 +316,7 @@ fn late_pictures_are_dropped_at_the_sender() {
     const PICTURES: u64 = 300;
     // Three pictures' time on the cable, about: 32 ms each, and more where the receiver's core is busy with others.
     const DEADLINE: std::time::Duration = std::time::Duration::from_millis(100);
-    let Some(testbed) = testbed("video", Some("10mbit")) else {
+    let Some(testbed) = testbed("video", 2, Some("10mbit")) else {
         return;
     };
     let (mut a, mut b) = pair(&testbed, &Options::default());

@@ -3,6 +3,7 @@
 #[path = "../../../../node/tests/common/mod.rs"]
 mod node;
 
+pub(crate) use node::hosts::{Wire, open, testbed};
 pub(crate) use node::{LONG, Over, cluster, inet, udp, udp_again};
 use tsumuji_collective::table::{Operation, Rule};
 use tsumuji_collective::{Algorithm, Collectives, Table};
