@@ -11,9 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use c_library::{has, installed, skip, skip_without, text};
+use c_library::{has, installed, skip_without, testbed, text};
 use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Printing, Progress};
-use tsumuji_testbed::{Spec, Testbed};
 
 /// Only turns a hang into a failure; nothing is measured by it.
 const LONG: Duration = Duration::from_secs(100);
@@ -235,11 +234,9 @@ fn other_launchers() {
 #[test]
 fn other_launchers_between_hosts() {
     const TEST: &str = "other_launchers_between_hosts";
-    if let Err(why) = tsumuji_testbed::check_rights() {
-        return skip(TEST, &why.to_string());
-    }
-    let name = format!("pm{}", std::process::id() % 1_000_000);
-    let testbed = Testbed::up(&Spec::new(2).named(name.parse().expect("a name"))).expect("hosts");
+    let Some(testbed) = testbed(TEST, 2) else {
+        return;
+    };
     let hosts = testbed.hosts();
     let folder = tempfile::tempdir().expect("folder");
     // What the launchers run instead of ssh: options, an address, and a command.
@@ -480,11 +477,9 @@ fn guests_come_and_go() {
 /// The same between hosts, where the guest's host is in no hosts file: by UDP and by raw Ethernet.
 #[test]
 fn guests_of_a_testbed() {
-    if let Err(reason) = tsumuji_testbed::check_rights() {
-        return skip("guests_of_a_testbed", &reason.to_string());
-    }
-    let bed = format!("g{}", std::process::id() % 1_000_000);
-    let testbed = Testbed::up(&Spec::new(3).named(bed.parse().expect("name"))).expect("testbed");
+    let Some(testbed) = testbed("guests_of_a_testbed", 3) else {
+        return;
+    };
     let scratch = tempfile::tempdir().expect("a folder");
     let program = programs("guests").remove(0);
     let hosts = testbed.hosts();
@@ -566,11 +561,9 @@ fn hosts_on_one_machine() {
 /// The same programs on the two hosts of a testbed, where frames cross a switch.
 #[test]
 fn hosts_of_a_testbed() {
-    if let Err(reason) = tsumuji_testbed::check_rights() {
-        return skip("hosts_of_a_testbed", &reason.to_string());
-    }
-    let bed = format!("e{}", std::process::id() % 1_000_000);
-    let testbed = Testbed::up(&Spec::new(2).named(bed.parse().expect("name"))).expect("testbed");
+    let Some(testbed) = testbed("hosts_of_a_testbed", 2) else {
+        return;
+    };
     for program in programs("hosts") {
         let said = joined(&program, &testbed.hosts_file(), |node, program| {
             let mut command = testbed.hosts()[node].command("timeout");

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{has, installed, run, skip, skip_without, text};
+use common::{has, installed, run, skip, skip_without, testbed, text};
 use tsumuji_node::{LaunchSpec, Launcher, LinkSpec};
-use tsumuji_testbed::{Spec, Testbed};
 
 /// Only turns a hang into a failure; nothing is measured by it.
 const LONG: Duration = Duration::from_secs(100);
@@ -311,13 +310,10 @@ fn collectives_among_hosts() {
 /// The same programs over raw Ethernet between hosts: by a link named in the database, and by one named for all.
 #[test]
 fn suci_loop_over_raw_ethernet() {
-    let name = "suci_loop_over_raw_ethernet";
-    if let Err(reason) = tsumuji_testbed::check_rights() {
-        return skip(name, &reason.to_string());
-    }
+    let Some(testbed) = testbed("suci_loop_over_raw_ethernet", 2) else {
+        return;
+    };
     let program = suci_loop();
-    let bed = format!("c{}", std::process::id() % 1_000_000);
-    let testbed = Testbed::up(&Spec::new(2).named(bed.parse().expect("name"))).expect("testbed");
     let (library_path, folder) = installed().library_path();
     for (kind, by_database) in [("packet", true), ("packet", false), ("xdp", false)] {
         let lines: Vec<String> = testbed

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use tsumuji_testbed::{Spec, Testbed};
+
 /// Where the tests install to; as in `make install PREFIX=… DESTDIR=…`.
 const PREFIX: &str = "/opt/tsumuji-test";
 
@@ -16,6 +18,17 @@ pub(crate) fn here(path: &str) -> PathBuf {
         .ancestors()
         .find(|folder| folder.join("Cargo.lock").is_file());
     root.expect("a workspace").join("bindings/c").join(path)
+}
+
+/// A testbed of so many hosts, which is removed when dropped. Where the rights are missing there is none, and the test's output says so.
+pub(crate) fn testbed(test: &str, hosts: u16) -> Option<Testbed> {
+    if let Err(reason) = tsumuji_testbed::check_rights() {
+        skip(test, &reason.to_string());
+        return None;
+    }
+    let name = format!("t{}-{test}", std::process::id());
+    let spec = Spec::new(hosts).named(name.parse().expect("a testbed's name"));
+    Some(Testbed::up(&spec).expect("a testbed"))
 }
 
 /// Says that a test cannot run here for want of rights.
