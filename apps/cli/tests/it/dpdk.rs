@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    ENDLESS, PATIENCE, command, finish, is_worker, json, signal, skipped, start, testbed, text,
-    tsumuji, wait_for_children, wait_until_at_work,
+    ENDLESS, PATIENCE, command, finish, is_worker, json, pids_in, signal, skipped, start, testbed,
+    text, tsumuji, wait_for_children, wait_until_at_work,
 };
 use tsumuji_testbed::Testbed;
 
@@ -301,16 +301,10 @@ fn killed_worker_of_a_host(testbed: &Testbed, hosts: &str, link: &str) {
         ]
         .concat(),
     );
-    let netns = testbed.hosts()[1].netns().to_owned();
     let begun = Instant::now();
     let worker = loop {
-        let pids = Command::new("ip")
-            .args(["netns", "pids", &netns])
-            .output()
-            .unwrap();
-        let pids = String::from_utf8_lossy(&pids.stdout).into_owned();
-        let mut pids = pids.lines().filter_map(|line| line.parse().ok());
-        if let Some(pid) = pids.find(|&pid| is_worker(pid)) {
+        let pids = pids_in(&testbed.hosts()[1]);
+        if let Some(pid) = pids.into_iter().find(|&pid| is_worker(pid)) {
             break pid;
         }
         assert!(begun.elapsed() < PATIENCE, "the worker does not start");

@@ -2,12 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    self, ENDLESS, PATIENCE, command, file, finish, free_ports, is_worker, json, signal, skipped,
-    start, testbed, text, tsumuji, wait_until_at_work,
+    self, ENDLESS, PATIENCE, command, file, finish, free_ports, is_worker, json, pids_in, signal,
+    start, testbed, text, tsumuji, wait_until_at_work, wait_until_deserted,
 };
 
 /// A hosts file of `nodes` processes on loopback; each is reached through the words `via`.
@@ -397,75 +397,6 @@ fn impossible_hosts_are_refused() {
     );
 }
 
-/// Two hosts as network namespaces, joined by a cable; removed in the end, whatever comes of the test.
-struct Namespaces([String; 2]);
-
-impl Namespaces {
-    /// Nothing where the rights are missing.
-    fn new(test: &str) -> Option<Self> {
-        let names = ["a", "b"].map(|end| format!("th{}-{end}", std::process::id()));
-        let ip = |words: &str| {
-            Command::new("ip")
-                .args(words.split(' '))
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|status| status.success())
-        };
-        if !ip(&format!("netns add {}", names[0])) {
-            skipped(test, "may not make network namespaces (not root)");
-            return None;
-        }
-        let made = Self(names);
-        let [a, b] = &made.0;
-        assert!(ip(&format!("netns add {b}")));
-        assert!(ip(&format!(
-            "-n {a} link add eth0 address 02:74:00:00:00:01 numrxqueues 1 numtxqueues 1 type veth peer name eth0 netns {b} address 02:74:00:00:00:02 numrxqueues 1 numtxqueues 1"
-        )));
-        for (name, addr) in [(a, "10.77.9.1/24"), (b, "10.77.9.2/24")] {
-            assert!(ip(&format!("-n {name} addr add {addr} dev eth0")));
-            assert!(ip(&format!("-n {name} link set eth0 up")));
-            assert!(ip(&format!("-n {name} link set lo up")));
-        }
-        Some(made)
-    }
-
-    /// The format that `tsumuji testbed` writes.
-    fn hosts_file(&self, folder: &Path) -> String {
-        let nodes = (0..).zip(&self.0).map(|(id, name)| {
-            let host = id + 1;
-            format!(
-                "[[node]]\nid = {id}\nhost = \"{name}\"\naddr = \"udp:10.77.9.{host}:7000\"\ninterface = \"eth0\"\n\
-                 mac = \"02:74:00:00:00:0{host}\"\nvia = [\"ip\", \"netns\", \"exec\", \"{name}\"]\n"
-            )
-        });
-        file(folder, "namespaces.toml", nodes.collect::<String>())
-    }
-
-    fn pids(&self) -> String {
-        let of = |name: &String| {
-            text(
-                &Command::new("ip")
-                    .args(["netns", "pids", name])
-                    .output()
-                    .unwrap()
-                    .stdout,
-            )
-        };
-        self.0.iter().map(of).collect()
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = Command::new("ip")
-                .args(["netns", "del", name])
-                .stderr(Stdio::null())
-                .status();
-        }
-    }
-}
-
 /// Updates of a solver leave as one datagram for all: between four hosts, with loss, and sealed.
 #[test]
 fn updates_are_multicast() {
@@ -511,11 +442,12 @@ fn updates_are_multicast() {
 /// One hosts file serves every link across two hosts; a killed launcher leaves nothing in either.
 #[test]
 fn namespaces_are_hosts() {
-    let Some(namespaces) = Namespaces::new("namespaces_are_hosts") else {
+    let Some(testbed) = testbed("namespaces_are_hosts", 2) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let hosts = namespaces.hosts_file(folder.path());
+    let text_of_hosts = std::fs::read_to_string(testbed.hosts_file()).unwrap();
+    let hosts = file(folder.path(), "hosts.toml", &text_of_hosts);
     let solve = ["solve", "--generate", "poisson2d:20", "--hosts", &hosts];
     let key = folder.path().join("lab.key");
     let key = key.to_str().unwrap();
@@ -543,7 +475,6 @@ fn namespaces_are_hosts() {
         assert!(complaint.contains("--key FILE") && complaint.contains("--open"));
     }
     // The file may name the key, beside itself.
-    let text_of_hosts = std::fs::read_to_string(&hosts).unwrap();
     std::fs::write(&hosts, format!("key = \"lab.key\"\n{text_of_hosts}")).unwrap();
     let (code, run) = json(&solve);
     assert_eq!(code, 0, "{run}");
@@ -560,10 +491,9 @@ fn namespaces_are_hosts() {
     ]);
     let lines = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let mut macs = testbed.hosts().iter().map(|host| host.mac().to_string());
     assert!(
-        lines.contains("packet:eth0\n")
-            && lines.contains("02:74:00:00:00:01")
-            && lines.contains("02:74:00:00:00:02"),
+        lines.contains("packet:eth0\n") && macs.all(|mac| lines.contains(&mac)),
         "{lines}"
     );
 
@@ -579,16 +509,9 @@ fn namespaces_are_hosts() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "up");
     assert_eq!(lines.next().unwrap().unwrap(), "up");
-    assert!(!namespaces.pids().is_empty());
+    let hosts = testbed.hosts();
+    assert!(hosts.iter().any(|host| !pids_in(host).is_empty()));
     signal("-KILL", child.id());
     finish(child);
-    let begun = Instant::now();
-    while !namespaces.pids().is_empty() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "left: {}",
-            namespaces.pids()
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    hosts.iter().for_each(wait_until_deserted);
 }

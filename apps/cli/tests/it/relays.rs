@@ -211,22 +211,6 @@ fn impossible_relays_are_refused() {
     }
 }
 
-/// Waits until no process is left in a namespace.
-fn assert_deserted(netns: &str) {
-    let begun = Instant::now();
-    loop {
-        let pids = std::process::Command::new("ip")
-            .args(["netns", "pids", netns])
-            .output();
-        let pids = text(&pids.unwrap().stdout);
-        if pids.is_empty() {
-            return;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{netns} keeps {pids}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A launch starts the relays that it needs, on each host one, also if it is repeated at once or killed; they end by themselves.
 #[test]
 fn launches_bring_their_relays() {
@@ -247,12 +231,7 @@ fn launches_bring_their_relays() {
     }
     let mut solve = start(&[&ENDLESS[..], &over, &["--open"]].concat());
     let begun = Instant::now();
-    let inside = |host: usize| {
-        let pids = std::process::Command::new("ip")
-            .args(["netns", "pids", testbed.hosts()[host].netns()])
-            .output();
-        text(&pids.unwrap().stdout).lines().count()
-    };
+    let inside = |host: usize| common::pids_in(&testbed.hosts()[host]).len();
     // Three programs and their agents (the first host has the judge itself), and a relay.
     while inside(0) < 6 || inside(1) < 7 {
         if solve.try_wait().unwrap().is_some() {
@@ -268,9 +247,7 @@ fn launches_bring_their_relays() {
     }
     signal("-KILL", solve.id());
     assert!(!finish(solve).status.success());
-    for host in testbed.hosts() {
-        assert_deserted(host.netns());
-    }
+    testbed.hosts().iter().for_each(common::wait_until_deserted);
     // A relay that cannot be started is told with its own words.
     let down = [
         "testbed",
@@ -290,8 +267,6 @@ fn launches_bring_their_relays() {
             && told.contains("`eth0` is down"),
         "{told}"
     );
-    for host in testbed.hosts() {
-        assert_deserted(host.netns());
-    }
+    testbed.hosts().iter().for_each(common::wait_until_deserted);
     testbed.down().unwrap();
 }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
-use tsumuji_testbed::{Spec, Testbed};
+use tsumuji_testbed::{Host, Spec, Testbed};
 
 #[path = "../../../../../crates/link/tests/common/ports.rs"]
 mod ports;
@@ -468,6 +468,31 @@ pub(crate) fn testbed(test: &str, hosts: u16) -> Option<Testbed> {
     let name = format!("t{}-{test}", std::process::id());
     let spec = Spec::new(hosts).named(name.parse().expect("a testbed's name"));
     Some(Testbed::up(&spec).expect("a testbed"))
+}
+
+/// The processes in a host of a testbed.
+pub(crate) fn pids_in(host: &Host) -> Vec<u32> {
+    let mut command = Command::new("ip");
+    let listed = command.args(["netns", "pids", host.netns()]).output();
+    let lines = text(&listed.unwrap().stdout);
+    lines.lines().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Waits until no process is left in a host of a testbed. The bound only turns a hang into a failure.
+pub(crate) fn wait_until_deserted(host: &Host) {
+    let begun = Instant::now();
+    loop {
+        let pids = pids_in(host);
+        if pids.is_empty() {
+            return;
+        }
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{} keeps {pids:?}",
+            host.netns()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Says in the test's output that something could not be checked here.
