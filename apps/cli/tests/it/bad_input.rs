@@ -1,28 +1,7 @@
 //! Bad input: each gets one clear line that names the place, exit code 2, and leaves nothing half-written.
 
-use crate::common::{self, file, npy, tridiagonal, tsumuji};
+use crate::common::{self, assert_refused, file, npy, tridiagonal, tsumuji};
 use std::path::Path;
-
-/// Exit code 2, one line on standard error that contains every one of `words`, nothing on standard output.
-pub(crate) fn assert_refused(args: &[&str], words: &[&str]) {
-    let output = tsumuji(args);
-    let complaint = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {complaint}");
-    assert!(
-        output.stdout.is_empty(),
-        "{args:?} wrote to standard output"
-    );
-    assert!(
-        complaint.starts_with("tsumuji: ") && complaint.trim_end().lines().count() == 1,
-        "{args:?}: not one line: {complaint}"
-    );
-    for word in words {
-        assert!(
-            complaint.contains(word),
-            "{args:?}: no '{word}' in: {complaint}"
-        );
-    }
-}
 
 fn assert_matrix_refused(folder: &Path, name: &str, content: &[u8], words: &[&str]) {
     let path = file(folder, name, content);

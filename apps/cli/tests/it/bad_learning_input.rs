@@ -1,7 +1,6 @@
 //! Bad input of `learn` and `predict`, as in `bad_input`.
 
-use crate::bad_input::assert_refused;
-use crate::common::{file, npy, tsumuji};
+use crate::common::{assert_refused, file, npy, tsumuji};
 
 /// Data to learn from that are missing, empty, ragged, not numbers, of one class, or of another kind than the model's.
 #[test]

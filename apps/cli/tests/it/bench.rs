@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{
-    assert_nothing_left, command, finish, json, signal, skipped, testbed, text, tsumuji,
-    wait_for_children,
+    assert_nothing_left, assert_refused, command, finish, json, signal, skipped, testbed, text,
+    tsumuji, wait_for_children,
 };
 use serde_json::Value;
 use tsumuji_testbed::Testbed;
@@ -253,15 +253,7 @@ fn refusals_are_one_line() {
             "does not exist",
         ),
     ] {
-        let output = tsumuji(&[&["bench"], args].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-        assert!(
-            said.starts_with("tsumuji: ") && said.contains(wanted),
-            "{args:?}: {said}"
-        );
-        assert_eq!(text(&output.stdout), "");
+        assert_refused(&[&["bench"], args].concat(), &[wanted]);
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use crate::common::{
-    assert_nothing_left, file, finish, json, signal, start, text, tsumuji, wait_for_children,
-    wait_until_at_work,
+    assert_nothing_left, assert_refused, file, finish, json, signal, start, text, tsumuji,
+    wait_for_children, wait_until_at_work,
 };
 use crate::hosts::loopback;
 use tsumuji_circuit::grid::PowerGrid;
@@ -394,11 +394,7 @@ fn refusals_have_one_line() {
         (vec!["none.sp"], "none.sp: cannot be read"),
         (vec![&compressed], "broken.sp.gz"),
     ] {
-        let run = tsumuji(&[&["solve"], &words[..]].concat());
-        let complaint = text(&run.stderr);
-        assert_eq!(run.status.code(), Some(2), "{words:?}: {complaint}");
-        assert!(complaint.contains(wanted), "{words:?}: {complaint}");
-        assert_eq!(complaint.trim_end().lines().count(), 1, "{complaint}");
+        assert_refused(&[&["solve"], &words[..]].concat(), &[wanted]);
     }
     assert_eq!(std::fs::read_to_string(output).unwrap(), "old");
 }

@@ -116,9 +116,7 @@ fn data_are_made() {
         &["--generate", "10000000000x100"],
         &[],
     ] {
-        let output = tsumuji(&[&["learn", "linear"], refused].concat());
-        assert_eq!(output.status.code(), Some(2), "{refused:?}");
-        assert_eq!(text(&output.stderr).lines().count(), 1);
+        common::assert_refused(&[&["learn", "linear"], refused].concat(), &[]);
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{command, finish, json, skipped, text, tsumuji};
+use crate::common::{assert_refused, command, finish, json, skipped, text, tsumuji};
 
 /// Every figure of the list can be run and says what the paper says.
 #[test]
@@ -186,14 +186,7 @@ fn refusals_are_one_line() {
         ),
         (&["paper"], "FIGURE"),
     ] {
-        let output = tsumuji(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(
-            (output.status.code(), said.lines().count()),
-            (Some(2), 1),
-            "{said}"
-        );
-        assert!(said.contains(wanted), "{args:?}: {said}");
+        assert_refused(args, &[wanted]);
     }
 }
 

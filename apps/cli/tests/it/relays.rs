@@ -203,11 +203,7 @@ fn impossible_relays_are_refused() {
         ),
         (&["--link", "relay:eth1"], "has no need of a relay"),
     ] {
-        let output = tsumuji(&[&["relay"], words].concat());
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {told}");
-        assert!(told.contains(problem), "{words:?}: {told}");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        common::assert_refused(&[&["relay"], words].concat(), &[problem]);
     }
 }
 

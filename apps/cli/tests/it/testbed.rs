@@ -322,22 +322,15 @@ fn refusals_are_one_line() {
     let Some(bed) = Bed::new("refusals") else {
         return;
     };
-    let complaint = |command: &str, rest: &[&str]| {
-        let output = bed.run(command, rest);
-        let said = text(&output.stderr);
-        assert_eq!(
-            (output.status.code(), said.lines().count()),
-            (Some(2), 1),
-            "{said}"
-        );
-        said
+    let refused = |command: &str, rest: &[&str], word: &str| {
+        common::assert_refused(&bed.args(command, rest), &[word]);
     };
-    assert!(complaint("up", &["-n", "0"]).contains("1 to 253"));
-    assert!(complaint("up", &["-n", "254"]).contains("1 to 253"));
-    assert!(complaint("up", &["-n", "2", "--mtu", "100"]).contains("576 to 65535"));
-    assert!(complaint("up", &["-n", "2", "--rate", "fast"]).contains("kbit, mbit or gbit"));
-    assert!(complaint("exec", &["0", "--", "true"]).contains("testbed up"));
-    assert!(complaint("run", &["--", "true"]).contains("testbed up"));
+    refused("up", &["-n", "0"], "1 to 253");
+    refused("up", &["-n", "254"], "1 to 253");
+    refused("up", &["-n", "2", "--mtu", "100"], "576 to 65535");
+    refused("up", &["-n", "2", "--rate", "fast"], "kbit, mbit or gbit");
+    refused("exec", &["0", "--", "true"], "testbed up");
+    refused("run", &["--", "true"], "testbed up");
     assert_eq!(bed.run("status", &[]).status.code(), Some(1));
     let down = bed.run("down", &[]);
     assert!(
@@ -346,10 +339,10 @@ fn refusals_are_one_line() {
     );
 
     assert!(bed.run("up", &["-n", "2"]).status.success());
-    assert!(complaint("up", &["-n", "2"]).contains("testbed down"));
-    assert!(complaint("exec", &["2", "--", "true"]).contains("0 to 1"));
-    assert!(complaint("impair", &["2", "--loss", "5%"]).contains("0 to 1"));
-    assert!(complaint("impair", &["all", "--loss", "500%"]).contains("0% to 100%"));
+    refused("up", &["-n", "2"], "testbed down");
+    refused("exec", &["2", "--", "true"], "0 to 1");
+    refused("impair", &["2", "--loss", "5%"], "0 to 1");
+    refused("impair", &["all", "--loss", "500%"], "0% to 100%");
 }
 
 /// Without rights everything that needs them says which, and touches nothing.

@@ -6,7 +6,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    PATIENCE, command, free_ports, json, tsumuji, wait_for_children, wait_until_at_work,
+    PATIENCE, assert_refused, command, free_ports, json, tsumuji, wait_for_children,
+    wait_until_at_work,
 };
 use serde_json::Value;
 
@@ -210,13 +211,8 @@ fn metrics_can_be_off() {
     wait_until_at_work(&workers);
     assert!(run.nodes().is_empty());
     run.end();
-    let output = tsumuji(&["solve", "--generate", "poisson2d:9", "--metrics", "here"]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("ADDRESS:PORT") && said.lines().count() == 1,
-        "{said}"
-    );
+    let words = ["solve", "--generate", "poisson2d:9", "--metrics", "here"];
+    assert_refused(&words, &["ADDRESS:PORT"]);
 }
 
 /// `--job` shows the nodes of one job only, and says so if there are none.

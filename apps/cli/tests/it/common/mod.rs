@@ -202,6 +202,27 @@ pub(crate) fn json(args: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap_or(-1), value)
 }
 
+/// Exit code 2, one line on standard error that contains every one of `words`, nothing on standard output.
+pub(crate) fn assert_refused(args: &[&str], words: &[&str]) {
+    let output = tsumuji(args);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {complaint}");
+    assert!(
+        output.stdout.is_empty(),
+        "{args:?} wrote to standard output"
+    );
+    assert!(
+        complaint.starts_with("tsumuji: ") && complaint.trim_end().lines().count() == 1,
+        "{args:?}: not one line: {complaint}"
+    );
+    for word in words {
+        assert!(
+            complaint.contains(word),
+            "{args:?}: no '{word}' in: {complaint}"
+        );
+    }
+}
+
 /// Writes a file into a folder and returns its path as text.
 pub(crate) fn file(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
     let path = folder.join(name);
