@@ -11,7 +11,7 @@ use tsumuji_learn::report::Reason;
 use tsumuji_learn::{
     Average, Kind, LearnConfig, Method, Mode, Preparation, Problem, SgdConfig, single,
 };
-use tsumuji_node::Executor;
+use tsumuji_node::{Executor, Options};
 
 const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
 
@@ -238,7 +238,7 @@ fn corrupt_peer_is_refused() {
         };
         config.sgd.executor = executor;
         let problem = problem(data(Kind::Logistic, rows, 6, 2), &config, true);
-        let mut nodes = cluster(Over::Udp, 4, 0.0).into_iter();
+        let mut nodes = cluster(Over::Udp, 4, 0.0, &Options::default()).into_iter();
         let mut judge = nodes.next().unwrap();
         let mut liar = nodes.next_back().unwrap();
         let team: Vec<_> = nodes.map(serve).collect();
@@ -288,7 +288,7 @@ fn dead_worker_drops_out() {
     }
     let config = config(Kind::Logistic, Method::Newton);
     let problem = problem(data(Kind::Logistic, 900, 6, 2), &config, true);
-    let mut nodes = cluster(Over::Udp, 4, 0.0).into_iter();
+    let mut nodes = cluster(Over::Udp, 4, 0.0, &Options::default()).into_iter();
     let mut judge = nodes.next().unwrap();
     let first = serve(nodes.next().unwrap());
     let dead = nodes.next().unwrap(); // it never serves
@@ -313,7 +313,7 @@ fn dead_worker_drops_out() {
 fn each_worker_needs_a_row() {
     let config = config(Kind::Ridge, Method::Newton);
     let problem = problem(data(Kind::Ridge, 2, 2, 2), &config, false);
-    let mut nodes = cluster(Over::Shm, 4, 0.0);
+    let mut nodes = cluster(Over::Shm, 4, 0.0, &Options::default());
     let refused = run(&mut nodes[0], &problem, &config, Mode::Gossip, &mut Nobody);
     assert!(matches!(
         refused,
