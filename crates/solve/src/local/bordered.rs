@@ -209,14 +209,10 @@ fn without(block: &Csr, interior: usize, kept: &[usize]) -> Csr {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lu::GENEROUS;
     use super::super::partial::PartialLu;
     use super::*;
     use proptest::prelude::*;
-
-    const GENEROUS: FillLimit = FillLimit {
-        entries: 1 << 24,
-        multiplications: 1e9,
-    };
 
     proptest! {
         /// Any border around conductances has the Schur complement and the substitutions of the general elimination.

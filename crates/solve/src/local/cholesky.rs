@@ -207,14 +207,10 @@ impl Augmented {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lu::GENEROUS;
     use super::super::partial::PartialLu;
     use super::*;
     use proptest::prelude::*;
-
-    const GENEROUS: FillLimit = FillLimit {
-        entries: 1 << 24,
-        multiplications: 1e9,
-    };
 
     /// Unknowns joined by conductances, some of them to ground.
     fn network(n: u32, conductances: &[(u32, u32, f64)]) -> Csr {

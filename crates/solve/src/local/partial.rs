@@ -186,14 +186,10 @@ impl PartialLu {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lu::GENEROUS;
     use super::*;
     use proptest::prelude::*;
     use tsumuji_factor::{Lu, Square};
-
-    const GENEROUS: FillLimit = FillLimit {
-        entries: 1 << 24,
-        multiplications: 1e9,
-    };
 
     /// Solves by eliminating the interior, then the Schur complement densely. Also gives its size.
     fn solve(matrix: &Csr, interior: usize, b: &[f64]) -> (Vec<f64>, usize) {
@@ -211,6 +207,36 @@ mod tests {
         let mut x = b.to_vec();
         Lu::new(Square::from_fn(n, |row, column| matrix.get(row, column))).solve(&mut x);
         x
+    }
+
+    /// These entries, as far as they are within n rows. A cyclic shift keeps the matrix regular, mostly, without touching the diagonal (for n > 1).
+    fn shifted(n: usize, mut entries: Vec<(u32, u32, f64)>) -> Csr {
+        entries.retain(|entry| (entry.0 as usize) < n && (entry.1 as usize) < n);
+        entries.extend((0..n as u32).map(|row| (row, (row + 1) % n as u32, 5.0)));
+        Csr::from_triplets(n, n, &entries).unwrap()
+    }
+
+    /// A K×K grid, 5-point.
+    fn grid(k: u32) -> Csr {
+        let mut triplets = Vec::new();
+        for row in 0..k * k {
+            triplets.push((row, row, 4.0));
+            let (y, x) = (row / k, row % k);
+            let neighbours = [
+                (x > 0, row.wrapping_sub(1)),
+                (x + 1 < k, row + 1),
+                (y > 0, row.wrapping_sub(k)),
+                (y + 1 < k, row + k),
+            ];
+            triplets.extend(neighbours.iter().filter(|n| n.0).map(|n| (row, n.1, -1.0)));
+        }
+        Csr::from_triplets((k * k) as usize, (k * k) as usize, &triplets).unwrap()
+    }
+
+    fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> f64 {
+        (0..matrix.rows())
+            .map(|row| (b[row] - matrix.row_dot(row, x)).abs())
+            .fold(0.0, f64::max)
     }
 
     /// A zero on the diagonal whose only partner is in the border is delayed.
@@ -243,6 +269,72 @@ mod tests {
         }
     }
 
+    /// The factors solve a grid, with no more fill than the ordering predicted.
+    #[test]
+    fn grid_is_solved_with_the_promised_fill() {
+        let matrix = grid(20);
+        let promised = order(&matrix).unwrap().entries;
+        let lu = PartialLu::whole(&matrix, GENEROUS).unwrap();
+        assert!(
+            lu.entries() as f64 <= promised,
+            "{} {promised}",
+            lu.entries()
+        );
+        for seed in 1..4 {
+            let b: Vec<f64> = (0..400)
+                .map(|row| f64::from(row * seed % 17) - 8.0)
+                .collect();
+            let x = lu.backward(lu.forward(&b));
+            assert!(residual(&matrix, &x, &b) < 1e-12);
+        }
+    }
+
+    /// A block whose fill exceeds the limit is refused, whether it is predicted or found during elimination.
+    #[test]
+    fn fill_of_whole_blocks_is_bounded() {
+        let limit = FillLimit {
+            entries: 2000,
+            multiplications: 1e9,
+        };
+        assert!(matches!(
+            PartialLu::whole(&grid(20), limit),
+            Err(LuError::Fill { rows: 400, .. })
+        ));
+        // A tiny diagonal forces pivots from elsewhere, so that the ordering's prediction fails.
+        let regular = grid(20);
+        let values = regular
+            .values()
+            .iter()
+            .map(|&v| if v > 0.0 { 1e-3 } else { v });
+        let (offsets, indices) = (regular.offsets().to_vec(), regular.indices().to_vec());
+        let weak = Csr::new(400, offsets, indices, values.collect()).unwrap();
+        let limit = FillLimit {
+            entries: order(&weak).unwrap().entries as usize,
+            multiplications: 1e9,
+        };
+        assert!(PartialLu::whole(&regular, limit).is_ok());
+        assert!(matches!(
+            PartialLu::whole(&weak, limit),
+            Err(LuError::Fill { .. })
+        ));
+    }
+
+    /// Singular blocks are refused, in structure or in value.
+    #[test]
+    fn singular_blocks_are_refused() {
+        let structure = Csr::from_triplets(2, 2, &[(0, 0, 1.0), (1, 0, 1.0)]).unwrap();
+        assert!(matches!(
+            PartialLu::whole(&structure, GENEROUS),
+            Err(LuError::Singular { .. })
+        ));
+        let ones = [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)];
+        let value = Csr::from_triplets(2, 2, &ones).unwrap();
+        assert!(matches!(
+            PartialLu::whole(&value, GENEROUS),
+            Err(LuError::Singular { .. })
+        ));
+    }
+
     proptest! {
         /// Any regular block with any interior has the solution that a dense LU gives.
         #[test]
@@ -252,11 +344,7 @@ mod tests {
             entries in prop::collection::vec((0u32..20, 0u32..20, -1.0f64..1.0), 0..80),
         ) {
             let interior = interior.min(n);
-            let mut triplets: Vec<_> = entries.into_iter()
-                .filter(|entry| (entry.0 as usize) < n && (entry.1 as usize) < n).collect();
-            // A cyclic shift keeps the matrix regular, mostly, without touching the diagonal (for n > 1).
-            triplets.extend((0..n as u32).map(|row| (row, (row + 1) % n as u32, 5.0)));
-            let matrix = Csr::from_triplets(n, n, &triplets).unwrap();
+            let matrix = shifted(n, entries);
             let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
             let expected = dense_solution(&matrix, &b);
             let scale = expected.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
@@ -265,6 +353,25 @@ mod tests {
             prop_assert!(size >= n - interior);
             for row in 0..n {
                 prop_assert!((x[row] - expected[row]).abs() < 1e-7 * scale, "{:?} {:?}", x, expected);
+            }
+        }
+
+        /// Random unsymmetric blocks, zero diagonals included, give the solution that dense LU gives.
+        #[test]
+        fn whole_blocks_agree_with_the_oracle(
+            n in 1usize..24,
+            entries in prop::collection::vec((0u32..24, 0u32..24, -1.0f64..1.0), 0..120),
+        ) {
+            let matrix = shifted(n, entries);
+            if let Ok(ours) = PartialLu::whole(&matrix, GENEROUS) {
+                let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
+                let expected = dense_solution(&matrix, &b);
+                let x = ours.backward(ours.forward(&b));
+                let scale = x.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
+                prop_assume!(scale < 1e6);
+                for row in 0..n {
+                    prop_assert!((x[row] - expected[row]).abs() < 1e-8 * scale);
+                }
             }
         }
     }
