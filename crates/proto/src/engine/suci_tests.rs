@@ -1,6 +1,7 @@
 //! The rules of Suci one by one: frames are forged to node 1, and its answers are read. The scenarios are in `sim`.
 
-use super::tests::{MINUTE, Wire, body, next_frame};
+use super::hostile_tests::{self, assert_alive, drops, forge, session};
+use super::tests::{Wire, body, next_frame};
 use super::*;
 use crate::congestion::Congestion;
 use crate::counters::Drop;
@@ -17,48 +18,23 @@ fn pair() -> Wire {
 }
 
 fn pair_under(congestion: Congestion) -> Wire {
-    let mut wire = Wire::under(2, congestion);
-    wire.run(MINUTE, |wire| {
-        wire.nodes[0].engine.is_up(NodeId(1)) && wire.nodes[1].engine.is_up(NodeId(0))
-    });
+    let mut wire = hostile_tests::pair_under(congestion);
     assert_eq!(said(&mut wire), Vec::<String>::new());
     wire
-}
-
-fn session(wire: &Wire) -> u32 {
-    let peer = wire.nodes[1].engine.peer(NodeId(0));
-    peer.expect("a member").session.incoming
 }
 
 fn low(number: u64) -> u32 {
     (FIRST_NUMBER + number) as u32
 }
 
-fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
-    let mut slot = [0; 1472];
-    let bytes = write(&mut slot).expect("fits");
-    let (now, node) = (wire.now, &mut wire.nodes[1]);
-    node.engine
-        .handle_frame(now, &slot[..bytes], &mut node.mailbox);
-}
-
 /// A message of one frame, under this number.
 fn data(wire: &mut Wire, number: u64) {
     let data = Data {
-        source: NodeId(0),
-        destination: NodeId(1),
-        flags: 0,
-        session: session(wire),
         number: low(number),
         ack: 0,
         credit: 0,
         message: low(number),
-        offset: 0,
-        length: 1000,
-        floor_delta: 0,
-        channel: Channel::ordered(0),
-        ack_delay: 0,
-        payload: &[7; 1000],
+        ..hostile_tests::data(wire, &[7; 1000])
     };
     forge(wire, |slot| data.write(slot));
 }
@@ -79,15 +55,10 @@ fn state_window(wire: &mut Wire, window_kib: u32) {
 
 fn ack(wire: &Wire, bits: u8, number: u64, window: u64) -> Ack<'static> {
     Ack {
-        source: NodeId(0),
-        destination: NodeId(1),
         flags: bits,
-        session: session(wire),
         ack: low(number),
         credit: low(number + window),
-        window_kib: 0,
-        ack_delay_us: 0,
-        bitmap: &[],
+        ..hostile_tests::ack(wire)
     }
 }
 
@@ -128,10 +99,6 @@ fn said(wire: &mut Wire) -> Vec<String> {
         });
     }
     said
-}
-
-fn drops(wire: &Wire, reason: Drop) -> u64 {
-    wire.nodes[1].engine.counters().drops.get(reason)
 }
 
 /// Releases all messages that arrived.
@@ -489,7 +456,5 @@ fn permits_are_refused_under_credit() {
     }
     assert_eq!(drops(&wire, Drop::Congestion), 20);
     assert_eq!(said(&mut wire), Vec::<String>::new());
-    wire.send(1, 0, Channel::ordered(5), body(1, 5000));
-    wire.run(MINUTE, |wire| wire.queued(1, 0) == 0);
-    assert_eq!(wire.queued(1, 0), 0);
+    assert_alive(&mut wire);
 }
