@@ -241,8 +241,10 @@ impl Collectives {
         };
         let plan = match (algorithm, self.hosts(group)) {
             (Algorithm::Hosts, Some(hosts)) => plan::reduce_hosts(hosts, rank, root, len),
-            (Algorithm::Chain, _) => plan::reduce_chain(rank, size, root, len, op.commutative),
-            _ => plan::reduce_tree(rank, size, root, len, op.commutative),
+            (other, _) => {
+                let chain = other == Algorithm::Chain;
+                plan::reduce_tree(rank, size, root, len, op.commutative, chain)
+            }
         };
         let called = called_at(Code::Reduce, algorithm, root);
         Ok(Call::moving(called, plan, input, output).folding(op))

@@ -15,8 +15,7 @@ pub(crate) use hosts::{
     Hosts, all_gather_hosts, all_reduce_hosts, barrier_hosts, broadcast_hosts, reduce_hosts,
 };
 pub(crate) use reduce::{
-    all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
-    reduce_tree,
+    all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_tree,
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
 

@@ -36,28 +36,32 @@ fn hand_to_root(plan: &mut Plan, rank: usize, root: usize, len: usize, last: Opt
     }
 }
 
-/// Binomial tree: pairs of neighbours, then pairs of pairs.
+/// Binomial tree: pairs of neighbours, then pairs of pairs. As a chain: from the last rank down to the first, each folding as bytes arrive, so that a
+/// long reduction takes as long as one transfer.
 pub(crate) fn reduce_tree(
     rank: usize,
     size: usize,
     root: usize,
     len: usize,
     commutative: bool,
+    chain: bool,
 ) -> Plan {
     let mut plan = Plan::streaming();
     let start = if commutative { root } else { 0 };
     let relative = (rank + size - start) % size;
-    let leaf = relative % 2 == 1 || relative + 1 >= size;
+    let leaf = relative + 1 == size || (!chain && relative % 2 == 1);
     let held = if leaf && relative != 0 {
         Place::whole(Buffer::Input, len)
     } else {
         gathered(&mut plan, rank == root && relative == 0, len)
     };
-    let last = reduce_tree_into(&mut plan, relative, size, start, held);
-    if relative == 0 && !commutative {
+    let last = if chain {
+        reduce_chain_into(&mut plan, relative, size, start, held)
+    } else {
+        reduce_tree_into(&mut plan, relative, size, start, held)
+    };
+    if !commutative {
         hand_to_root(&mut plan, rank, root, len, last);
-    } else if !commutative && rank == root {
-        hand_to_root(&mut plan, rank, root, len, None);
     }
     plan
 }
@@ -88,35 +92,21 @@ pub(super) fn reduce_tree_into(
     last
 }
 
-/// From the last rank down to the first, each folding as bytes arrive: a long reduction takes as long as one transfer.
-pub(crate) fn reduce_chain(
-    rank: usize,
+/// The same along a chain.
+fn reduce_chain_into(
+    plan: &mut Plan,
+    relative: usize,
     size: usize,
-    root: usize,
-    len: usize,
-    commutative: bool,
-) -> Plan {
-    let mut plan = Plan::streaming();
-    let start = if commutative { root } else { 0 };
-    let relative = (rank + size - start) % size;
-    let mut last = None;
-    let held = if relative + 1 == size && relative != 0 {
-        Place::whole(Buffer::Input, len)
-    } else {
-        gathered(&mut plan, rank == root && relative == 0, len)
-    };
-    if relative + 1 < size {
-        last = Some(plan.add(RIGHT, (rank + 1) % size, 0, held));
-    }
+    start: usize,
+    held: Place,
+) -> Option<u32> {
+    let absolute = |relative: usize| (relative + start) % size;
+    let last = (relative + 1 < size).then(|| plan.add(RIGHT, absolute(relative + 1), 0, held));
     if relative > 0 {
-        let send = plan.add(Action::Send, (rank + size - 1) % size, 0, held);
+        let send = plan.add(Action::Send, absolute(relative - 1), 0, held);
         plan.follow(send, last);
     }
-    if !commutative && (rank == root || relative == 0) {
-        let from_zero = if relative == 0 { last } else { None };
-        hand_to_root(&mut plan, rank, root, len, from_zero);
-    }
-    plan
+    last
 }
 
 /// Up a tree to rank 0 and down again, in place, as a chain or a binomial tree. For any operation.
@@ -134,14 +124,8 @@ pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool)
         }
         return plan;
     }
-    let mut up = None;
-    if rank + 1 < size {
-        up = Some(plan.add(RIGHT, rank + 1, 0, held));
-    }
-    let mut down = up;
+    let mut down = reduce_chain_into(&mut plan, rank, size, 0, held);
     if rank > 0 {
-        let send = plan.add(Action::Send, rank - 1, 0, held);
-        plan.follow(send, up);
         down = Some(plan.add(Action::Store, rank - 1, 1, held));
     }
     if rank + 1 < size {

@@ -117,14 +117,10 @@ fn plans_fit_together() {
                 false,
             );
             for commutative in [false, true] {
-                carry_out(
-                    &all(size, |rank| reduce_tree(rank, size, root, 64, commutative)),
-                    false,
-                );
-                carry_out(
-                    &all(size, |rank| reduce_chain(rank, size, root, 64, commutative)),
-                    false,
-                );
+                for chain in [false, true] {
+                    let plan = |rank| reduce_tree(rank, size, root, 64, commutative, chain);
+                    carry_out(&all(size, plan), false);
+                }
             }
             let sent = carry_out(
                 &all(size, |rank| broadcast_tree(rank, size, root, 9)),
