@@ -11,6 +11,32 @@ use tsumuji_node::{Body, Channel, DeliveryClass, Membership, Options, Priority};
 /// What members called.
 const CALLED: Called = Called::new(1);
 
+/// Member 0 of four, of whom the others do nothing.
+fn endpoint() -> Endpoint {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint")
+}
+
+fn new_core(endpoint: &mut Endpoint) -> Core {
+    Collectives::with_table(endpoint, Table::default()).core
+}
+
+/// Has the core take a message of member 2.
+fn take(core: &mut Core, current: Option<&mut Operation<'_>>, session: u64, message: &[u8]) {
+    let mut dispatcher = Dispatcher {
+        core,
+        under_way: &mut Vec::new(),
+        current,
+    };
+    dispatcher.take(Delivery {
+        from: NodeId(2),
+        session,
+        channel: Channel::ordered(31),
+        body: Body::Frame(message),
+    });
+}
+
 /// The header of a message for the first operation of the world.
 fn header(core: &Core, kind: Kind, tag: u16, offset: usize, total: usize) -> Header {
     Header {
@@ -46,14 +72,11 @@ fn call(kind: u64, len: usize) -> Call<'static> {
 /// No message of members causes a panic, and kept messages stay within their bounds.
 #[test]
 fn any_messages_are_survived() {
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut endpoint = endpoint();
     let channel = Channel::new(DeliveryClass::Ordered, Priority::NORMAL, 31);
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..60 {
-        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        let mut core = new_core(&mut endpoint);
         let key = core.groups[0].members.key;
         core.groups[0].sequence = 1;
         let len = [64, 8 << 10, 40_000][round % 3];
@@ -144,12 +167,9 @@ fn any_messages_are_survived() {
 fn a_next_session_owes_nothing_for_the_last() {
     const BYTES: usize = 64;
     const REFUSED: u32 = 2; // is called with another algorithm
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut endpoint = endpoint();
     let (peer, rank) = (NodeId(2), 2);
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let mut core = new_core(&mut endpoint);
     let key = core.groups[0].members.key;
     let begin = |core: &Core, sequence| {
         let called = Called::new(1 + u8::from(sequence == REFUSED));
@@ -160,15 +180,8 @@ fn a_next_session_owes_nothing_for_the_last() {
         Operation::new(call, &core.groups[0].members, 1, sequence)
     };
     // A message of the second round of a doubling: early until the first is done.
-    let header = |sequence| Header {
-        kind: Kind::Eager,
-        called: CALLED,
-        tag: 3,
-        sequence,
-        key,
-        offset: 0,
-        total: BYTES as u64,
-    };
+    let first = header(&core, Kind::Eager, 3, 0, BYTES);
+    let header = |sequence| Header { sequence, ..first };
     let payload = [1; BYTES];
     let account = |core: &Core| {
         let state = &core.ledger.peers[usize::from(peer.0)];
@@ -216,39 +229,20 @@ fn a_next_session_owes_nothing_for_the_last() {
 #[test]
 fn messages_count_for_their_own_session() {
     const BYTES: usize = 64;
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut endpoint = endpoint();
     let peer = NodeId(2);
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
-    let (key, channel) = (core.groups[0].members.key, Channel::ordered(31));
+    let mut core = new_core(&mut endpoint);
     core.groups[0].sequence = 1;
     let mut current = Operation::new(call(0, BYTES), &core.groups[0].members, 1, 0);
     let tell = |core: &mut Core, current: &mut Operation<'_>, session, kind, sequence, offset| {
         let eager = kind == Kind::Eager;
         let header = Header {
-            kind,
-            called: CALLED,
-            tag: 3,
             sequence,
-            key,
-            offset,
-            total: BYTES as u64,
+            ..header(core, kind, 3, offset, BYTES)
         };
         let mut message = header.to_bytes().to_vec();
         message.resize(HEADER_BYTES + if eager { BYTES } else { 0 }, 1);
-        let mut dispatcher = Dispatcher {
-            core,
-            under_way: &mut Vec::new(),
-            current: Some(current),
-        };
-        dispatcher.take(Delivery {
-            from: peer,
-            session,
-            channel,
-            body: Body::Frame(&message),
-        });
+        take(core, Some(current), session, &message);
     };
     let account = |core: &Core| {
         let state = &core.ledger.peers[usize::from(peer.0)];
@@ -304,11 +298,8 @@ fn messages_count_for_their_own_session() {
 #[test]
 fn early_pieces_are_taken_from_the_first() {
     const PIECE: usize = 8 << 10;
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let mut endpoint = endpoint();
+    let mut core = new_core(&mut endpoint);
     core.ledger.eager_bytes = 64 << 10; // as between hosts
     let step = |peer: usize, after| plan::Step {
         action: plan::Action::Store,
@@ -352,11 +343,7 @@ fn early_pieces_are_taken_from_the_first() {
 /// group is none of its own.
 #[test]
 fn bytes_for_what_is_done_are_found_out() {
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let from = NodeId(2);
+    let mut endpoint = endpoint();
     for (kind, len) in [
         (Kind::Eager, 8),
         (Kind::Eager, 0),
@@ -369,25 +356,15 @@ fn bytes_for_what_is_done_are_found_out() {
         (Kind::Over, 0),
     ] {
         for session in [0, 1] {
-            let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+            let mut core = new_core(&mut endpoint);
             core.groups[0].sequence = 1;
             core.ledger.outbox.clear();
             let header = header(&core, kind, 0, 0, len);
             let mut message = header.to_bytes().to_vec();
             message.resize(HEADER_BYTES + len, 1);
-            let mut dispatcher = Dispatcher {
-                core: &mut core,
-                under_way: &mut Vec::new(),
-                current: None,
-            };
-            dispatcher.take(Delivery {
-                from,
-                session,
-                channel: Channel::ordered(31),
-                body: Body::Frame(&message),
-            });
+            take(&mut core, None, session, &message);
             let fails = session == 0 && matches!(kind, Kind::Eager | Kind::Piece | Kind::Reached);
-            let failed = fails.then_some((0, Failure::Mismatch(from)));
+            let failed = fails.then_some((0, Failure::Mismatch(NodeId(2))));
             assert_eq!(core.groups[0].failed, failed, "{kind:?}, {session}");
             let told = core.ledger.outbox.iter();
             let told = |of: Kind| told.clone().filter(|it| it.header.kind == of).count();
@@ -408,11 +385,7 @@ fn bytes_for_what_is_done_are_found_out() {
 /// that abandoned it tells nobody.
 #[test]
 fn a_closed_group_is_told() {
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let from = NodeId(2);
+    let mut endpoint = endpoint();
     for (abandons, closes_first, sequence, fails) in [
         (false, true, 3, true),
         (false, true, 4, true),
@@ -431,17 +404,7 @@ fn a_closed_group_is_told() {
             ..header(&collectives.core, Kind::Open, 0, 0, 8)
         };
         let tell = |collectives: &mut Collectives| {
-            let mut dispatcher = Dispatcher {
-                core: &mut collectives.core,
-                under_way: &mut Vec::new(),
-                current: None,
-            };
-            dispatcher.take(Delivery {
-                from,
-                session: 0,
-                channel: Channel::ordered(31),
-                body: Body::Frame(&header.to_bytes()),
-            });
+            take(&mut collectives.core, None, 0, &header.to_bytes());
         };
         if !closes_first {
             tell(&mut collectives);
@@ -472,11 +435,8 @@ fn a_closed_group_is_told() {
 fn answers_find_other_calls() {
     const SHORT: usize = 64;
     const LONG: usize = 1 << 20;
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let mut endpoint = endpoint();
+    let mut core = new_core(&mut endpoint);
     let from = (NodeId(2), 2);
     let over = |core: &Core, of: Kind, len: usize| header(core, Kind::Over, 0, of as usize, len);
     // Rank 0 sends to rank 2, or receives of it.
@@ -525,11 +485,8 @@ fn answers_find_other_calls() {
 /// A root of a native broadcast asks children that are not ready, once; a child answers by its report, and a member that is no child of it finds out.
 #[test]
 fn unheard_children_are_asked() {
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let mut endpoint = endpoint();
+    let mut core = new_core(&mut endpoint);
     core.ledger.outbox.clear();
     let begin = |core: &Core, kind| Operation::new(call(kind, 64), &core.groups[0].members, 1, 0);
     let mut waiting = begin(&core, 2);
@@ -556,10 +513,7 @@ fn unheard_children_are_asked() {
 fn questions_find_other_lengths() {
     const SHORT: usize = 64;
     const LONG: usize = 1 << 20;
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut endpoint = endpoint();
     let from = (NodeId(2), 2);
     let begin = |core: &Core, sends: bool, len: usize| {
         let (action, buffer) = if sends {
@@ -589,7 +543,7 @@ fn questions_find_other_lengths() {
         (true, LONG, SHORT, Kind::Ask),
         (false, SHORT, LONG, Kind::Open),
     ] {
-        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        let mut core = new_core(&mut endpoint);
         core.ledger.outbox.clear();
         let mut waiting = begin(&core, sends, len);
         core.advance(&mut waiting, &mut endpoint).expect("advance");
@@ -614,12 +568,9 @@ fn questions_find_other_lengths() {
 #[test]
 fn several_transfers_are_declined_where_memory_cannot_be_read() {
     const LEN: usize = 48 << 10;
-    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let mut endpoint =
-        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut endpoint = endpoint();
     let from = (NodeId(2), 2);
-    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let mut core = new_core(&mut endpoint);
     core.ledger.outbox.clear();
     core.ledger.direct_bytes = 0;
     let step = |tag: u16| plan::Step {
