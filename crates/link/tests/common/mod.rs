@@ -1,4 +1,4 @@
-//! One test per check of the conformance suite, for a factory; and the impairment under which links are checked, too.
+//! One test per check of the conformance suite, for a factory; links of one process; and the impairment under which links are checked, too.
 
 #![allow(dead_code)] // Each test program uses a part.
 
@@ -8,6 +8,7 @@ use std::time::Duration;
 use tsumuji_link::Link;
 use tsumuji_link::checked::Checked;
 use tsumuji_link::impair::{Impair, ImpairConfig};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 
 /// Frames come late and out of order, and all of them come.
@@ -23,6 +24,27 @@ const LATE: ImpairConfig = ImpairConfig {
     seed: 3,
 };
 
+/// Links of one shared memory.
+pub(crate) fn job(nodes: usize) -> Vec<Shm> {
+    job_with(nodes, ShmConfig::for_nodes(nodes))
+}
+
+pub(crate) fn job_with(nodes: usize, config: ShmConfig) -> Vec<Shm> {
+    let fd = ShmJob::create(nodes, config).expect("create");
+    let attach = |node| Shm::attach(&fd, node).expect("attach");
+    (0..nodes as u16).map(attach).collect()
+}
+
+/// Sockets on the loopback interface.
+pub(crate) fn sockets(nodes: usize) -> Vec<Udp> {
+    sockets_with(nodes, UdpConfig::default())
+}
+
+pub(crate) fn sockets_with(nodes: usize, config: UdpConfig) -> Vec<Udp> {
+    let bind = |_| Udp::bind((Ipv4Addr::LOCALHOST, 0).into(), config).expect("bind");
+    (0..nodes).map(bind).collect()
+}
+
 /// Sockets on the loopback interface with a multicast group of their own: on a port that no other test has.
 pub(crate) fn in_group(nodes: usize, config: UdpConfig) -> Vec<Udp> {
     let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -32,8 +54,7 @@ pub(crate) fn in_group(nodes: usize, config: UdpConfig) -> Vec<Udp> {
         group: Some(group),
         ..config
     };
-    let bind = |_| Udp::bind((Ipv4Addr::LOCALHOST, 0).into(), config).expect("bind");
-    (0..nodes).map(bind).collect()
+    sockets_with(nodes, config)
 }
 
 /// Links whose frames come late and out of order.

@@ -1,5 +1,6 @@
 //! The conformance suite on shared memory, with default sizes and with small ones, whose rings wrap all the time.
 
+use crate::common::{job, job_with};
 use crate::{common, conformance_tests};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,16 +9,9 @@ use tsumuji_link::Link;
 use tsumuji_link::conformance::{Neighbours, rings_conform};
 use tsumuji_link::shm::{Shm, ShmAttachError, ShmConfig, ShmJob};
 
-fn job(nodes: usize, config: ShmConfig) -> Vec<Shm> {
-    let fd = ShmJob::create(nodes, config).expect("create");
-    (0..nodes as u16)
-        .map(|node| Shm::attach(&fd, node).expect("attach"))
-        .collect()
-}
-
 mod default {
     use super::*;
-    conformance_tests!(|nodes| job(nodes, ShmConfig::for_nodes(nodes)));
+    conformance_tests!(job);
 }
 
 mod small {
@@ -28,21 +22,19 @@ mod small {
             ring_bytes: 8192,
             broadcast_bytes: 4096,
         };
-        job(nodes, config)
+        job_with(nodes, config)
     });
 }
 
 /// Memory damages nothing: nothing is checked, and nothing between.
 mod checked {
     use super::*;
-    conformance_tests!(variant; |nodes| common::checked(job(nodes, ShmConfig::for_nodes(nodes))));
+    conformance_tests!(variant; |nodes| common::checked(job(nodes)));
 }
 
 mod damaged {
     use super::*;
-    conformance_tests!(skip if None::<String>; |nodes| {
-        common::damaged(job(nodes, ShmConfig::for_nodes(nodes)))
-    }; damage_is_found);
+    conformance_tests!(skip if None::<String>; |nodes| common::damaged(job(nodes)); damage_is_found);
 }
 
 struct Two {

@@ -2,46 +2,35 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::common::in_group;
+use crate::common::{in_group, sockets, sockets_with};
 use crate::{common, conformance_tests};
 use tsumuji_link::udp::{Udp, UdpConfig};
 
-fn sockets(count: usize, addr: SocketAddr, config: UdpConfig) -> Vec<Udp> {
-    (0..count)
-        .map(|_| Udp::bind(addr, config).expect("bind"))
-        .collect()
-}
-
 mod loopback {
     use super::*;
-    conformance_tests!(|nodes| {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        sockets(nodes, addr, UdpConfig::default())
-    });
+    conformance_tests!(sockets);
 }
 
 mod ethernet_sized {
     use super::*;
     conformance_tests!(variant; |nodes| {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = UdpConfig {
             frame_bytes: Some(1472),
             ..UdpConfig::default()
         };
-        sockets(nodes, addr, config)
+        sockets_with(nodes, config)
     });
 }
 
 mod without_offload {
     use super::*;
     conformance_tests!(variant; |nodes| {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = UdpConfig {
             frame_bytes: Some(1472),
             offload: false,
             ..UdpConfig::default()
         };
-        sockets(nodes, addr, config)
+        sockets_with(nodes, config)
     });
 }
 
@@ -81,22 +70,17 @@ mod ipv6 {
             Ok(_) => v6,
             Err(_) => v4,
         };
-        sockets(nodes, addr, UdpConfig::default())
+        let bind = |_| Udp::bind(addr, UdpConfig::default()).expect("bind");
+        (0..nodes).map(bind).collect::<Vec<_>>()
     });
 }
 
 mod checked {
     use super::*;
-    conformance_tests!(variant; |nodes| {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        common::checked(sockets(nodes, addr, UdpConfig::default()))
-    });
+    conformance_tests!(variant; |nodes| common::checked(sockets(nodes)));
 }
 
 mod damaged {
     use super::*;
-    conformance_tests!(skip if None::<String>; |nodes| {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        common::damaged(sockets(nodes, addr, UdpConfig::default()))
-    }; damage_is_found);
+    conformance_tests!(skip if None::<String>; |nodes| common::damaged(sockets(nodes)); damage_is_found);
 }

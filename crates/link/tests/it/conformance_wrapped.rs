@@ -1,28 +1,11 @@
 //! The conformance suite on wrapped links: nothing impaired, late and out of order, limited, captured, and all at once; and what it says of links that
 //! lose and repeat.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
+use crate::common::{job, sockets};
 use crate::{common, conformance_tests};
 use tsumuji_link::capture::Capture;
 use tsumuji_link::impair::{Impair, ImpairConfig};
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::{Frame, Link, LinkAddr, MayHaveRings, Paired};
-
-fn job(nodes: usize) -> Vec<Shm> {
-    let fd = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("create");
-    (0..nodes as u16)
-        .map(|node| Shm::attach(&fd, node).expect("attach"))
-        .collect()
-}
-
-fn sockets(count: usize) -> Vec<Udp> {
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    (0..count)
-        .map(|_| Udp::bind(addr, UdpConfig::default()).expect("bind"))
-        .collect()
-}
 
 mod transparent {
     use super::*;

@@ -1,11 +1,10 @@
 //! The conformance suite on sealed links, in both modes.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::common::{job, sockets};
 use crate::{common, conformance_tests};
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::udp::UdpConfig;
 use tsumuji_link::{Link, each};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
@@ -38,20 +37,6 @@ fn sealed<L: Link>(links: Vec<L>, mode: SealMode) -> Vec<Sealed<L>> {
         }
     }
     links
-}
-
-fn job(nodes: usize) -> Vec<Shm> {
-    let fd = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("create");
-    (0..nodes as u16)
-        .map(|node| Shm::attach(&fd, node).expect("attach"))
-        .collect()
-}
-
-fn sockets(count: usize) -> Vec<Udp> {
-    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    (0..count)
-        .map(|_| Udp::bind(addr, UdpConfig::default()).expect("bind"))
-        .collect()
 }
 
 mod encrypted_shm {
