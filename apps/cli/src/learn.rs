@@ -24,7 +24,7 @@ use crate::given::Given;
 use crate::interrupt::{INTERRUPTED, Interrupt, Interrupted};
 use crate::named::{name_of, named};
 use crate::output::{self, Files, PendingFile};
-use crate::team::{Cluster, TeamArgs};
+use crate::team::{self, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome};
 use distributed::Job;
 pub(crate) use distributed::work;
@@ -198,7 +198,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let problem = Problem::new(train, &config, how).map_err(|error| anyhow!("{name}: {error}"))?;
     let test = read_test(&args, &name, &config, &problem)?;
     let rows = problem.share.rows();
-    let workers = workers(&args, &name, cluster.as_ref(), rows)?;
+    let is_alone = args.mode == ModeName::Single;
+    let workers = team::workers(args.workers, is_alone, cluster.as_ref(), (rows, &name))?;
     let load_seconds = began.elapsed().as_secs_f64();
     ensure!(!interrupt.is_set(), Interrupted);
 
@@ -480,30 +481,4 @@ fn check_sending(args: &Args) -> anyhow::Result<()> {
         );
     }
     args.team.check(args.workers)
-}
-
-/// Number of workers: as asked for, or one for each core.
-fn workers(
-    args: &Args,
-    name: &str,
-    cluster: Option<&Cluster<'_>>,
-    rows: usize,
-) -> anyhow::Result<usize> {
-    let workers = match (args.mode, args.workers, cluster) {
-        (_, _, Some(cluster)) => cluster.workers()?,
-        (ModeName::Single, None | Some(1), _) => 1,
-        (ModeName::Single, Some(workers), _) => {
-            bail!("--mode single has one worker, not {workers}")
-        }
-        (_, Some(0), _) => bail!("0 workers learn nothing; use at least 1"),
-        (_, Some(workers), _) => workers,
-        (_, None, _) => std::thread::available_parallelism()
-            .map_or(1, std::num::NonZero::get)
-            .min(rows),
-    };
-    ensure!(
-        workers <= rows,
-        "{workers} workers for {rows} rows in {name}: use at most {rows} workers, each must own a row"
-    );
-    Ok(workers)
 }

@@ -36,7 +36,7 @@ use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::named::{name_of, named};
 use crate::output::{self, Files};
 use crate::sweep::Sweep;
-use crate::team::{Cluster, TeamArgs};
+use crate::team::{self, TeamArgs};
 use crate::{DONE, NOT_REACHED, Outcome};
 pub(crate) use distributed::work;
 use history::History;
@@ -254,11 +254,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     let (source, mut notes) = loaded?;
     let Settled { how, krylov, why } = how.settle(&source, args.preconditioner)?;
     notes.extend(why);
-    let workers = workers(&args, how, cluster.as_ref(), source.rows())?;
+    let (rows, name) = (source.rows(), source.name());
+    let is_alone = how.mode == ModeName::Single;
+    let workers = team::workers(args.workers, is_alone, cluster.as_ref(), (rows, &name))?;
     let with_messages = how.mode.uses_messages();
     let mut run = Run {
-        system: source.name(),
-        rows: source.rows(),
+        system: name,
+        rows,
         mode: name_of(how.mode),
         link: with_messages.then(|| args.team.link_name(cluster.as_ref())),
         executor: (with_messages && krylov.is_none())
@@ -605,36 +607,4 @@ impl Args {
             _ => None,
         }
     }
-}
-
-/// Number of workers: as asked for, or one for each core.
-fn workers(
-    args: &Args,
-    how: How,
-    cluster: Option<&Cluster<'_>>,
-    rows: usize,
-) -> anyhow::Result<usize> {
-    if let Some(cluster) = cluster {
-        let workers = cluster.workers()?;
-        ensure!(
-            workers <= rows,
-            "{workers} workers in {} for {rows} rows: each must own a row",
-            cluster.path.display()
-        );
-        return Ok(workers);
-    }
-    let workers = match (how.mode, args.workers) {
-        (ModeName::Single, None | Some(1)) => 1,
-        (ModeName::Single, Some(workers)) => bail!("--mode single has one worker, not {workers}"),
-        (_, Some(0)) => bail!("0 workers solve nothing; use at least 1"),
-        (_, Some(workers)) => workers,
-        (_, None) => std::thread::available_parallelism()
-            .map_or(1, std::num::NonZero::get)
-            .min(rows),
-    };
-    ensure!(
-        workers <= rows,
-        "{workers} workers for {rows} rows: use at most {rows} workers, each must own a row"
-    );
-    Ok(workers)
 }

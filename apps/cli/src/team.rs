@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Error, ensure};
+use anyhow::{Context, Error, bail, ensure};
 use tsumuji_node::bootstrap::{ENV_CAPTURE, check_env, has_launcher};
 use tsumuji_node::{
     ClusterFile, Congestion, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec,
@@ -143,6 +143,31 @@ impl Cluster<'_> {
         );
         Ok(nodes - 1)
     }
+}
+
+/// Number of workers that share these rows, of that name: those of the hosts file, or as many as are asked for, or one for each core. `is_alone`: one
+/// process does it all.
+pub(crate) fn workers(
+    asked: Option<usize>,
+    is_alone: bool,
+    cluster: Option<&Cluster<'_>>,
+    (rows, name): (usize, &str),
+) -> anyhow::Result<usize> {
+    let workers = match (cluster, asked) {
+        (Some(cluster), _) => cluster.workers()?,
+        (_, None | Some(1)) if is_alone => 1,
+        (_, Some(workers)) if is_alone => bail!("--mode single has one worker, not {workers}"),
+        (_, Some(0)) => bail!("0 workers do nothing; use at least 1"),
+        (_, Some(workers)) => workers,
+        (_, None) => std::thread::available_parallelism()
+            .map_or(1, std::num::NonZero::get)
+            .min(rows),
+    };
+    ensure!(
+        workers <= rows,
+        "{workers} workers for {rows} rows in {name}: use at most {rows} workers, each must own a row"
+    );
+    Ok(workers)
 }
 
 /// Judge and workers, as the command line says.
