@@ -66,20 +66,25 @@ tests() {
     # No test links it, so none would build it.
     cargo build --quiet --package tsumuji-sockets || return 1
     cargo test --workspace "${dpdk[@]}" --no-run --quiet || return 1
-    # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other. Two series at once, for the
-    # tests of whole programs, which are named `it`, wait as often as they compute.
-    local threads=${TEST_THREADS:-2} whole=0 others=0 beside
-    if compgen -G '*/*/tests/it?*' >/dev/null || compgen -G '*/*/tests/i.rs' >/dev/null; then
-        echo "neither series has tests of such a name: $(compgen -G '*/*/tests/it?*' || compgen -G '*/*/tests/i.rs')" >&2
+    # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other. Three series at once, about as
+    # long as each other, for many tests wait as often as they compute: those of the program (`e2e`), those of crates from outside (`it`), all others.
+    local threads=${TEST_THREADS:-2} failed=0 one beside=() strays
+    strays=$(compgen -G '*/*/tests/[ei].rs'; compgen -G '*/*/tests/it?*'; compgen -G '*/*/tests/e2e?*'; compgen -G '*/*/tests/e2[!e]*'; compgen -G '*/*/tests/e2.rs') || true
+    if [ -n "$strays" ]; then
+        echo "no series has tests of such a name: $strays" >&2
         return 1
     fi
-    series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!i]*' --test 'i[!t]*' &
-    beside=$! # a series changes it
-    series "$log.whole" "$threads" --test it || whole=1
-    wait "$beside" || others=1
-    series "$log.doc" "$threads" --doc || others=1
-    cat "$log.whole" "$log.others" "$log.doc" >"$log"
-    [ $((whole + others)) -eq 0 ] || alone
+    series "$log.crates" $(((threads + 1) / 2)) --test it &
+    beside+=($!)
+    series "$log.others" $(((threads + 1) / 2)) --lib --bins --test '[!ei]*' --test 'i[!t]*' --test 'e[!2]*' &
+    beside+=($!)
+    series "$log.program" "$threads" --test e2e || failed=1
+    for one in "${beside[@]}"; do
+        wait "$one" || failed=1
+    done
+    series "$log.doc" "$threads" --doc || failed=1
+    cat "$log.program" "$log.crates" "$log.others" "$log.doc" >"$log"
+    [ "$failed" -eq 0 ] || alone
 }
 
 # Runs the tests of these targets; what they say is passed on, and kept in a file.
