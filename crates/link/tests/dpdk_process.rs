@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
 
@@ -172,6 +173,59 @@ fn killed_server_is_survived() {
         assert_eq!(leftovers(child.id()), [""; 0]);
     }
     assert_eq!(leftovers(std::process::id()), [""; 0]);
+}
+
+/// DPDK's threads take no signal, SIGPIPE above all: memif writes to sockets whose other end may be gone.
+#[test]
+fn threads_of_dpdk_take_no_signals() {
+    if lacking() {
+        return;
+    }
+    let mut threads = 0;
+    for task in std::fs::read_dir("/proc/self/task").expect("threads") {
+        let folder = task.expect("a thread").path();
+        let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+        let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+        let blocked = (status.lines()).find_map(|line| line.strip_prefix("SigBlk:\t"));
+        if let Some(blocked) = blocked.filter(|_| name.contains("intr")) {
+            let blocked = u64::from_str_radix(blocked, 16).expect("a mask");
+            assert_ne!(blocked & 1 << (libc::SIGPIPE - 1), 0, "{name}: {blocked:x}");
+            threads += 1;
+        }
+    }
+    assert!(threads > 0, "no thread for interrupts");
+}
+
+/// Clients that hang up before the server greets them harm nobody: it lives, and serves the next.
+#[test]
+fn clients_that_hang_up_are_survived() {
+    if lacking() {
+        return;
+    }
+    let socket = format!("tsumuji-hang-up-{}", std::process::id());
+    let name = format!("socket={socket},id=0");
+    let server: DpdkSpec = format!("dpdk:net_memif,role=server,{name}")
+        .parse()
+        .expect("a name");
+    let callers = std::thread::spawn(move || {
+        let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).expect("short");
+        let (begun, mut calls) = (Instant::now(), 0);
+        while calls < 200 {
+            let caller = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+            match rustix::net::connect(caller.expect("a socket"), &address) {
+                Ok(()) => calls += 1,
+                // The server is not there yet.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+            assert!(begun.elapsed() < PATIENCE, "{calls} calls are taken");
+        }
+        start_answerer(&format!("dpdk:net_memif,role=client,{name}"))
+    });
+    let mut link = open(&server);
+    let mut child = callers.join().expect("all calls are taken");
+    wait_open(&mut child);
+    exchange(&mut link, 500);
+    kill(&mut child);
 }
 
 /// When the client is killed the server lives on, and serves its successor without being opened anew.

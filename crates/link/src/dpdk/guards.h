@@ -8,6 +8,9 @@
  * A server that is removed leaves its listening socket open, and the callback registered with memory that is freed: clients that come
  * later are never served, or served from that memory. What a device registered is therefore taken back when it is removed.
  *
+ * A server that cannot greet a client, for it hung up at once, closes that socket and leaves its callback registered: DPDK's thread then ends the
+ * whole process. What memif registers in a callback is therefore registered when that has ended, if its socket is still there.
+ *
  * memif's callbacks are found by taking the place of the three public functions by which it registers them: this object is loaded
  * before the drivers, and globally, so theirs is this definition. All others' calls are passed on as they are. */
 typedef int register_function(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
@@ -20,6 +23,7 @@ struct guard {
     rte_intr_unregister_callback_fn ended;
     const struct rte_intr_handle *handle;
     int fd;
+    ino_t inode;
     /* Of the device that registered it, or whose listener did. */
     uint32_t port;
     bool dead;
@@ -39,6 +43,9 @@ static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct guard *guards;
 /* On whose behalf something is registered now; written under the lock. */
 static uint32_t registering_port = NO_PORT;
+/* Whether a callback runs, and what it has registered; both under the lock. */
+static bool in_callback;
+static struct guard *deferred;
 /* Written by the thread of a callback, read by each burst. */
 static int gate_closed;
 /* Written by the thread of a device's burst alone, each in a cache line of its own. */
@@ -106,6 +113,8 @@ static void gate_open(void)
     __atomic_store_n(&gate_closed, 0, __ATOMIC_RELEASE);
 }
 
+static void register_deferred(void);
+
 static void guarded(void *cookie)
 {
     struct guard *guard = cookie;
@@ -113,9 +122,12 @@ static void guarded(void *cookie)
     /* Whoever waited here while the device was removed finds nothing to do. */
     if (!guard->dead) {
         registering_port = guard->port;
+        in_callback = true;
         gate_close();
         guard->callback(guard->argument);
         gate_open();
+        in_callback = false;
+        register_deferred();
         registering_port = NO_PORT;
     }
     pthread_mutex_unlock(&control_lock);
@@ -191,6 +203,37 @@ static bool is_memif(rte_intr_callback_fn callback)
     return dladdr(address, &found) != 0 && found.dli_fname != NULL && strstr(found.dli_fname, "librte_net_memif") != NULL;
 }
 
+/* 0: there is no such descriptor. */
+static ino_t inode_of(int fd)
+{
+    struct stat found;
+    return fstat(fd, &found) == 0 ? found.st_ino : 0;
+}
+
+/* Tells DPDK of a registration; a negative errno: there is no memory for it. */
+static int guard_register(struct guard *guard)
+{
+    register_function *next = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_register");
+    guard_add(guard);
+    int answer = next(guard->handle, guarded, guard);
+    if (answer != 0)
+        guard_free(guard);
+    return answer;
+}
+
+/* What the callback that has just ended has registered, and not closed again. If there is no memory, the client waits in vain, and calls again. */
+static void register_deferred(void)
+{
+    struct guard *guard;
+    while ((guard = deferred) != NULL) {
+        deferred = guard->next;
+        if (inode_of(guard->fd) == guard->inode)
+            guard_register(guard);
+        else
+            free(guard);
+    }
+}
+
 #define EXPORTED __attribute__((visibility("default")))
 
 EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
@@ -205,14 +248,18 @@ EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rt
     guard->argument = argument;
     guard->handle = handle;
     guard->fd = rte_intr_fd_get(handle);
+    guard->inode = inode_of(guard->fd);
     /* The driver would pass its sockets on to programs that are started: they would keep the name taken, and the end from the peer. */
     fcntl(guard->fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&control_lock);
     guard->port = registering_port;
-    guard_add(guard);
-    int answer = next(handle, guarded, guard);
-    if (answer != 0)
-        guard_free(guard);
+    int answer = 0;
+    if (in_callback) {
+        guard->next = deferred;
+        deferred = guard;
+    } else {
+        answer = guard_register(guard);
+    }
     pthread_mutex_unlock(&control_lock);
     return answer;
 }

@@ -12,6 +12,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -170,9 +171,13 @@ static void redirect(const char *object, const char *setter)
     dlclose(library);
 }
 
-/* Starts the EAL: 0, or a negative errno. Once per process; the strings must live as long as it. */
+/* Starts the EAL: 0, or a negative errno. Once per process, on a thread that ends thereafter; the strings must live as long as the process. */
 static int start(int count, char **arguments)
 {
+    /* DPDK's threads inherit it: the program's signals are not theirs, and a client of memif that hangs up would end the program by SIGPIPE. */
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     cookie_io_functions_t to_memory = {.write = log_write};
     FILE *stream = fopencookie(NULL, "w", to_memory);
     if (stream == NULL)
