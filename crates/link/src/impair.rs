@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::sleep::{Timer, either_of};
+use crate::tuning::TUNING;
 use crate::{
     Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over, pass_on,
 };
@@ -23,8 +24,6 @@ use crate::{
 const OVERTAKEN_FRAMES_MAX: u64 = 8;
 /// A reordered frame comes after this even if no other does.
 const OVERTAKEN_TIME: Duration = Duration::from_millis(1);
-/// Frames fetched from the wrapped link at a time while a queue is in use.
-const INNER_BURST_FRAMES: usize = 64;
 
 /// What to do to received frames. The default does nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -255,8 +254,11 @@ impl Mangler {
     fn fetch_frames(&self) -> usize {
         let waiting = self.held.len() + self.overtaken.len();
         match self.config.rate_bytes_per_second {
-            Some(_) => INNER_BURST_FRAMES,
-            None => INNER_BURST_FRAMES.min(self.config.queue_frames.saturating_sub(waiting)),
+            Some(_) => TUNING.impair.burst_frames,
+            None => TUNING
+                .impair
+                .burst_frames
+                .min(self.config.queue_frames.saturating_sub(waiting)),
         }
     }
 

@@ -18,6 +18,7 @@ mod rings;
 mod sealing;
 pub mod shm;
 mod sleep;
+mod tuning;
 pub mod udp;
 #[cfg(feature = "xdp")]
 pub mod xdp;
@@ -26,6 +27,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use crate::tuning::TUNING;
 
 pub use paired::Paired;
 pub use rings::{MayHaveRings, Process, Rings};
@@ -355,9 +358,6 @@ pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
     receiver.frame(from, frame);
 }
 
-/// Longest sleep on a link's descriptor while it has frames that did not leave.
-const UNSENT_SLEEP: Duration = Duration::from_millis(1);
-
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks, except in `wait`.
 pub trait Link {
     /// Properties of this link.
@@ -410,7 +410,7 @@ pub trait Link {
 
     /// Longest sleep on `fd` while frames did not leave; `None`: there are none.
     fn unsent_sleep(&mut self) -> Option<Duration> {
-        self.has_unsent().then_some(UNSENT_SLEEP)
+        self.has_unsent().then_some(TUNING.unsent_sleep)
     }
 
     /// States the longest frame that reaches `to`: a link that joins several frames for one station makes none longer. A single longer frame is still

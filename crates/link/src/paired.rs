@@ -12,17 +12,11 @@ use std::time::Duration;
 use crate::checked::Checked;
 use crate::shm::Shm;
 use crate::sleep::{either_of, sleep_on};
+use crate::tuning::TUNING;
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Receiver,
     Rings, SealCounters,
 };
-
-/// Until so many polls in a row found nothing, each call polls the network, so that an answer from there is seen at once.
-const EAGER_POLLS: u32 = 64;
-/// Then it is polled once in this time: longer pauses delay what comes, shorter ones a process that waits for shared memory.
-const POLL_EVERY_NS: u64 = 4_000;
-/// Longest sleep where one of the links has no descriptor: nothing wakes the sleeper for frames in shared memory.
-const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
 /// Decides when the network is polled.
 #[derive(Debug, Default)]
@@ -37,8 +31,8 @@ impl NetworkPolls {
     #[inline]
     fn is_wanted(&self) -> bool {
         !self.is_system_call
-            || self.empty_polls < EAGER_POLLS
-            || self.now_ns.wrapping_sub(self.polled_ns) >= POLL_EVERY_NS
+            || self.empty_polls < TUNING.paired.eager_polls
+            || self.now_ns.wrapping_sub(self.polled_ns) >= TUNING.paired.poll_every_ns
     }
 
     #[inline]
@@ -185,7 +179,7 @@ impl<N: Link> Link for Paired<N> {
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         if self.both.is_none() {
             self.shm.flush()?;
-            return self.network.wait(timeout.min(BLIND_SLEEP));
+            return self.network.wait(timeout.min(TUNING.blind_sleep));
         }
         if self.arm_fd()?
             && let Some(both) = &self.both
@@ -259,16 +253,16 @@ mod tests {
             is_system_call: true,
             ..NetworkPolls::default()
         };
-        for _ in 0..EAGER_POLLS {
+        for _ in 0..TUNING.paired.eager_polls {
             assert!(polls.is_wanted());
             polls.note_poll(0);
         }
         assert!(!polls.is_wanted());
-        polls.now_ns = POLL_EVERY_NS;
+        polls.now_ns = TUNING.paired.poll_every_ns;
         assert!(polls.is_wanted());
         polls.note_poll(0);
         assert!(!polls.is_wanted());
-        polls.now_ns += POLL_EVERY_NS;
+        polls.now_ns += TUNING.paired.poll_every_ns;
         polls.note_poll(1);
         assert!(polls.is_wanted(), "it brought something");
         polls = NetworkPolls::default();

@@ -15,6 +15,9 @@ mod doorbell;
 #[allow(dead_code)]
 #[path = "../src/shm/ring.rs"]
 mod ring;
+#[allow(dead_code)]
+#[path = "../src/tuning.rs"]
+mod tuning;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

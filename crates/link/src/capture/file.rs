@@ -1,4 +1,4 @@
-//! The file of a capture: made safely, filled with blocks by `pcap-file`, written `BUFFER_BYTES` at a time.
+//! The file of a capture: made safely, filled with blocks by `pcap-file`, written `capture.buffer_bytes` of `tuning` at a time.
 //!
 //! Called by `Capture`. Frames cost no memory of their own: one packet block serves all.
 
@@ -19,10 +19,9 @@ use pcap_file::pcapng::{Block, PcapNgWriter};
 use pcap_file::{DataLink, Endianness};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, LENGTH_BYTES};
+use crate::tuning::TUNING;
 use crate::{Frame, LinkAddr};
 
-/// Written to the file at a time.
-const BUFFER_BYTES: usize = 256 << 10;
 /// The capture ends here, so that a forgotten one does not fill the disk.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// Resolution of time stamps: 10⁻⁹ seconds.
@@ -67,7 +66,7 @@ impl std::fmt::Debug for Recorder {
 
 impl Recorder {
     pub(super) fn new(writer: Box<dyn Write + Send>, name: &str, local: LinkAddr) -> Self {
-        let buffer = Vec::with_capacity(BUFFER_BYTES * 2);
+        let buffer = Vec::with_capacity(TUNING.capture.buffer_bytes * 2);
         let mut blocks =
             PcapNgWriter::with_endianness(buffer, Endianness::Little).expect(INTO_MEMORY);
         let interface = InterfaceDescriptionBlock {
@@ -132,7 +131,7 @@ impl Recorder {
         data.extend_from_slice(frame.head);
         data.extend_from_slice(frame.body);
         self.blocks.write_block(&self.packet).expect(INTO_MEMORY);
-        if self.blocks.get_ref().len() >= BUFFER_BYTES {
+        if self.blocks.get_ref().len() >= TUNING.capture.buffer_bytes {
             self.write_out();
         }
     }

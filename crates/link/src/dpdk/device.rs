@@ -13,11 +13,12 @@ use super::cards::{check_card, check_driver};
 use super::errors::DpdkOpenError;
 use super::spec::Device;
 use super::sys::{BURST_FRAMES, Info, Port};
-use super::{CHECK_EVERY, DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, eal, sys};
+use super::{DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, eal, sys};
 use crate::ether::{
     self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, LENGTH_BYTES, MacAddr,
     has_capability, setcap_command,
 };
+use crate::tuning::TUNING;
 
 /// memif's defaults for `bsize` and, as a power of two, `rsize`.
 const MEMIF_BUFFER_BYTES: usize = 2048;
@@ -25,17 +26,8 @@ const MEMIF_RING_LOG2: usize = 10;
 /// Largest ring that memif takes, and smallest that we choose.
 const MEMIF_RING_LOG2_MAX: usize = 14;
 const MEMIF_RING_LOG2_MIN: usize = 4;
-/// Most bytes of a memif ring whose size is not stated: its buffers are used in turn, and those that left the cache since their last use cost two
-/// thirds of the rate of large messages.
-const MEMIF_RING_BYTES: usize = 2 << 20;
-/// Most bytes of a burst over memif: it is copied twice on each side, the second time best out of the nearest cache.
-const MEMIF_BURST_BYTES: usize = 128 << 10;
-const MEMIF_BURST_FRAMES_MIN: usize = 2;
 /// Bytes in a slot of the kernel's AF_PACKET ring beside the frame: its own header, and room for VLAN tags and alignment.
 const PACKET_OVERHEAD_BYTES: usize = 128;
-/// Slots of that ring for frames of Ethernet's MTU, and for larger ones.
-const PACKET_FRAMES: usize = 2048;
-const PACKET_FRAMES_LARGE: usize = 512;
 const PACKET_SLOT_BYTES: usize = 2048;
 const PAGE_BYTES: usize = 4096;
 /// Shortest Ethernet frame without its checksum; cards need not pad shorter ones.
@@ -46,16 +38,12 @@ const TAGS_BYTES: usize = 8;
 /// A frame, the kernel's headroom, and DPDK's own headers (of the pool, of an mbuf, and the mbuf's headroom) share a page.
 const XDP_FRAME_BYTES_MAX: usize =
     PAGE_BYTES - (64 + 128 + 128) - XDP_HEADROOM_BYTES - HEADER_BYTES - TAGS_BYTES;
-/// A queue of AF_XDP is free again some milliseconds after its socket was closed.
-const QUEUE_FREE_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes that the kernel leaves free before each frame of AF_XDP.
 const XDP_HEADROOM_BYTES: usize = 256;
 /// A length in an mbuf has 16 bits.
 const ROOM_BYTES_MAX: usize = 65_000;
 /// The AF_PACKET driver needs its slots, which are whole pages here, to fit an mbuf.
 const PACKET_SLOT_BYTES_MAX: usize = ROOM_BYTES_MAX / PAGE_BYTES * PAGE_BYTES;
-/// Bursts in a pool, less one mbuf, for a driver that copies. Fewer mbufs stay in the cache.
-const POOL_BURSTS: u32 = 16;
 /// Most bursts in use at once: those both ways and the spare ones, and one that each of four threads may keep for itself (DPDK keeps half as many
 /// again).
 const BURSTS_OUT: u32 = 4 + 4 * 3 / 2;
@@ -63,8 +51,6 @@ const BURSTS_OUT: u32 = 4 + 4 * 3 / 2;
 const DRIVER_BURST_FRAMES: u32 = 32;
 /// Drivers of devices without other stations.
 const DEAD_ENDS: [&str; 3] = ["net_null", "net_ring", "net_pcap"];
-/// Descriptors of a ring where neither the user nor the driver states a number.
-const RING_FRAMES: u16 = 1024;
 
 /// Kind of driver, as far as the set-up differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,12 +98,12 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         }
         _ => None,
     };
-    let queue_free_at = Instant::now() + QUEUE_FREE_WITHIN;
+    let queue_free_at = Instant::now() + TUNING.dpdk.queue_free_within;
     let made = loop {
         match set_up(spec, &kind, config, running, deadline) {
             // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed cannot be used again.
             Err(_) if matches!(kind, Kind::Xdp(_)) && Instant::now() < queue_free_at => {
-                std::thread::sleep(CHECK_EVERY);
+                std::thread::sleep(TUNING.ether.open_check_every);
             }
             done => break done?,
         }
@@ -146,7 +132,13 @@ fn set_up(
         .max(ROOM_BYTES_MIN)
         .max(slot_bytes)
         .min(ROOM_BYTES_MAX);
-    let wished = |default: u16| if default > 0 { default } else { RING_FRAMES };
+    let wished = |default: u16| {
+        if default > 0 {
+            default
+        } else {
+            TUNING.dpdk.ring_frames
+        }
+    };
     let wished = (
         wished(info.default_receive_frames),
         wished(info.default_transmit_frames),
@@ -157,9 +149,8 @@ fn set_up(
         _ => false,
     };
     let burst_frames = match kind {
-        Kind::Memif { .. } => {
-            (MEMIF_BURST_BYTES / room_bytes).clamp(MEMIF_BURST_FRAMES_MIN, BURST_FRAMES)
-        }
+        Kind::Memif { .. } => (TUNING.dpdk.memif_burst_bytes / room_bytes)
+            .clamp(TUNING.dpdk.memif_burst_frames_min, BURST_FRAMES),
         _ => BURST_FRAMES,
     };
     let mut frames = pool_frames(burst_frames as u32);
@@ -223,13 +214,10 @@ fn set_up(
 /// Mbufs of a pool for a driver that copies: one less than a power of two, the best size for pools.
 const fn pool_frames(burst_frames: u32) -> u32 {
     let needed = BURSTS_OUT * burst_frames + DRIVER_BURST_FRAMES;
-    let ample = POOL_BURSTS * burst_frames;
+    let ample = TUNING.dpdk.pool_bursts * burst_frames;
     let frames = if needed > ample { needed } else { ample };
     frames.next_power_of_two() - 1
 }
-
-/// Pause between two attempts of a memif client without a server: many times as long as a server needs from its socket to its service.
-const RETRY_AFTER: Duration = Duration::from_millis(250);
 
 impl Made {
     /// Starts the device; the client of a memif connection waits for its server.
@@ -239,7 +227,7 @@ impl Made {
                 Ok(()) => return self.part_tap(),
                 // No server listens at its socket yet.
                 Err(_) if self.kind == (Kind::Memif { server: false }) => {
-                    self.pause(RETRY_AFTER)?;
+                    self.pause(TUNING.dpdk.retry_after)?;
                 }
                 Err(source) => {
                     return Err(refused(&self.spec, &self.kind, "starting the device")(
@@ -284,9 +272,9 @@ impl Made {
     /// Waits until the started device has a link. The client of a memif connection restarts its device, each time with more patience: a client that
     /// connects while its server opens the socket may be refused silently, and the driver connects only once.
     pub(super) fn wait_up(&mut self) -> Result<(), DpdkOpenError> {
-        let (mut called, mut patience) = (Instant::now(), RETRY_AFTER);
+        let (mut called, mut patience) = (Instant::now(), TUNING.dpdk.retry_after);
         while !self.port.is_up() {
-            self.pause(CHECK_EVERY)?;
+            self.pause(TUNING.ether.open_check_every)?;
             let is_client = self.kind == (Kind::Memif { server: false });
             if is_client && called.elapsed() >= patience && !self.port.is_up() {
                 // If the restart fails, it is as if the server had not answered.
@@ -423,7 +411,7 @@ fn memif_ring_log2(spec: &DpdkSpec) -> usize {
         return MEMIF_RING_LOG2; // the ring has no buffers of its own
     }
     let buffer_bytes = number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES).max(1);
-    let frames = (MEMIF_RING_BYTES / buffer_bytes).max(1);
+    let frames = (TUNING.dpdk.memif_ring_bytes / buffer_bytes).max(1);
     (frames.ilog2() as usize).clamp(MEMIF_RING_LOG2_MIN, MEMIF_RING_LOG2)
 }
 
@@ -431,10 +419,13 @@ fn memif_ring_log2(spec: &DpdkSpec) -> usize {
 fn packet_ring(interface: &Interface) -> (usize, usize) {
     let needed = interface.mtu_bytes + HEADER_BYTES + PACKET_OVERHEAD_BYTES;
     if needed <= PACKET_SLOT_BYTES {
-        (PACKET_SLOT_BYTES, PACKET_FRAMES)
+        (PACKET_SLOT_BYTES, TUNING.dpdk.packet_frames)
     } else {
         let bytes = needed.next_multiple_of(PAGE_BYTES);
-        (bytes.min(PACKET_SLOT_BYTES_MAX), PACKET_FRAMES_LARGE)
+        (
+            bytes.min(PACKET_SLOT_BYTES_MAX),
+            TUNING.dpdk.packet_frames_large,
+        )
     }
 }
 
@@ -578,7 +569,7 @@ fn needs(kind: &Kind, source: &io::Error) -> String {
 
 // For any size of burst: while all bursts are in use, the pool still has as many mbufs as a driver takes at a time.
 const _: () = {
-    let mut burst_frames = MEMIF_BURST_FRAMES_MIN as u32;
+    let mut burst_frames = TUNING.dpdk.memif_burst_frames_min as u32;
     while burst_frames <= BURST_FRAMES as u32 {
         let left = pool_frames(burst_frames) - BURSTS_OUT * burst_frames;
         assert!(left >= DRIVER_BURST_FRAMES);

@@ -14,11 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use super::errors::DpdkOpenError;
 use super::spec::Device;
 use super::sys;
+use crate::tuning::TUNING;
 
-/// Memory of the whole process where no hugepages are free, enough for several links with jumbo frames. Used only as needed.
-const MEMORY_BYTES: u64 = 512 << 20;
-/// Hugepages are used if at least so many bytes are free.
-const HUGE_BYTES_MIN: u64 = 128 << 20;
 /// The kernel's state of hugepages, a folder for each size.
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
 /// Prefix of the process id in the name of DPDK's folder.
@@ -67,12 +64,16 @@ pub(super) fn require(device: Device<'_>) -> Result<Running, DpdkOpenError> {
     remove_stale_folders();
     let pages = Hugepages::read();
     let pci = matches!(device, Device::Pci(_));
-    let least_bytes = if pci { HUGE_BYTES_MIN } else { MEMORY_BYTES };
+    let least_bytes = if pci {
+        TUNING.dpdk.huge_bytes_min
+    } else {
+        TUNING.dpdk.memory_bytes
+    };
     let huge = pages.bytes() >= least_bytes;
     if pci && !huge {
         return Err(pages.too_few());
     }
-    let mebibytes = MEMORY_BYTES >> 20;
+    let mebibytes = TUNING.dpdk.memory_bytes >> 20;
     let arguments = arguments(device, huge, mebibytes, &allowed_cpus());
     let answer = std::thread::scope(|scope| {
         let thread = scope.spawn(|| sys::start(&arguments));
@@ -203,12 +204,15 @@ impl Hugepages {
 
     /// A command that reserves enough.
     pub(super) fn command() -> String {
-        format!("sysctl -w vm.nr_hugepages={}", HUGE_BYTES_MIN >> 21)
+        format!(
+            "sysctl -w vm.nr_hugepages={}",
+            TUNING.dpdk.huge_bytes_min >> 21
+        )
     }
 
     fn too_few(self) -> DpdkOpenError {
         DpdkOpenError::Hugepages {
-            needed: HUGE_BYTES_MIN / (self.page_kib << 10).max(1),
+            needed: TUNING.dpdk.huge_bytes_min / (self.page_kib << 10).max(1),
             page_kib: self.page_kib,
             free: self.free,
             command: Self::command(),

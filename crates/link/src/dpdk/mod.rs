@@ -50,6 +50,7 @@ pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 use crate::ether::{self, Checks, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
 use crate::sleep::Timer;
+use crate::tuning::TUNING;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use sys::Port;
@@ -59,13 +60,6 @@ use tx::Tx;
 const NAME: &str = "dpdk";
 /// Frame size that every link must offer.
 const FRAME_BYTES_MIN: usize = 512;
-/// How often `open` checks whether a device or its peer is there.
-const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// First and longest nap of a waiting link; each is half as long again as the last.
-const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_millis(1);
-/// Closing a memif connection discards its memory with the frames in it: a live peer is given this long to fetch them.
-const LINGER: Duration = Duration::from_millis(50);
 
 /// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +168,7 @@ impl Dpdk {
             watch: made.interface.as_ref().map(|(found, _)| Watch::new(found)),
             is_up: made.port.is_up(),
             checks: Checks::default(),
-            nap: NAP_MIN,
+            nap: TUNING.dpdk.nap_min,
             timer,
             lingers: made.lingers(),
             counters: LinkCounters::default(),
@@ -236,7 +230,7 @@ impl Dpdk {
             .rx
             .receive(&self.port, &mut self.counters, own, max, receiver);
         if handed > 0 {
-            self.nap = NAP_MIN;
+            self.nap = TUNING.dpdk.nap_min;
             return Ok(handed);
         }
         if self.checks.misses() {
@@ -251,7 +245,7 @@ impl Dpdk {
     /// The next nap's length, each longer than the last until a frame comes.
     fn next_nap(&mut self) -> Duration {
         let nap = self.nap;
-        self.nap = (nap * 3 / 2).min(NAP_MAX);
+        self.nap = (nap * 3 / 2).min(TUNING.dpdk.nap_max);
         nap
     }
 }
@@ -278,7 +272,7 @@ impl Drop for Dpdk {
     fn drop(&mut self) {
         self.tx.flush(&self.port, &mut self.counters);
         if self.lingers && self.port.is_up() {
-            std::thread::sleep(LINGER);
+            std::thread::sleep(TUNING.dpdk.linger);
         }
     }
 }
@@ -311,7 +305,7 @@ impl Link for Dpdk {
     fn send(&mut self, to: LinkAddr, frames: &[Frame<'_>]) -> Result<usize, LinkError> {
         let mac = ether::destination(NAME, self.mac, to)?;
         let bodies_bytes: usize = frames.iter().map(|frame| frame.body.len()).sum();
-        if bodies_bytes >= tx::COPIED_BYTES && self.port.copies() {
+        if bodies_bytes >= TUNING.gather.copied_bytes && self.port.copies() {
             self.flush()?;
             if self.tx.waiting() == 0 {
                 let most = self.tx.free_frames().min(frames.len());
@@ -357,7 +351,7 @@ impl Link for Dpdk {
                 return Ok(());
             }
             let nap = if self.tx.waiting() > 0 {
-                NAP_MIN
+                TUNING.dpdk.nap_min
             } else {
                 self.next_nap()
             };

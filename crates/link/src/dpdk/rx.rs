@@ -5,10 +5,8 @@
 
 use super::sys::{Port, Slots};
 use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
+use crate::tuning::TUNING;
 use crate::{LinkAddr, LinkCounters, Receiver};
-
-/// Bursts of foreign frames that one call skips, beyond the frames it delivers.
-const FOREIGN_BURSTS: usize = 2;
 
 /// The last burst, and how much of it was delivered.
 #[derive(Debug)]
@@ -58,7 +56,7 @@ impl Rx {
         let longest = self.scratch.len();
         let mut handed = 0;
         let mut bursts = 0;
-        while handed < max && bursts <= max / port.burst_frames() + FOREIGN_BURSTS {
+        while handed < max && bursts <= max / port.burst_frames() + TUNING.dpdk.foreign_bursts {
             if !self.is_ready(port) {
                 break;
             }

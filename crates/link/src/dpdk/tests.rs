@@ -331,7 +331,7 @@ fn small_frames_join() {
     a.flush().expect("flush");
     let mut sizes = Vec::new();
     while sizes.len() < 60 {
-        b.wait(NAP_MAX).expect("wait");
+        b.wait(TUNING.dpdk.nap_max).expect("wait");
         b.receive(64, &mut each(|_, frame| sizes.push(frame.len())))
             .expect("receive");
     }
@@ -379,7 +379,7 @@ fn links_come_and_go_beside_others() {
                 assert!(offer(&mut one, to, 100));
                 one.flush().expect("flush");
                 while other.counters().received_frames == 0 {
-                    other.wait(NAP_MAX).expect("wait");
+                    other.wait(TUNING.dpdk.nap_max).expect("wait");
                     other.receive(4, &mut each(|_, _| {})).expect("receive");
                 }
             }
@@ -416,7 +416,7 @@ fn foreign_frames_are_counted() {
     assert!(offer(&mut a, to, 100));
     a.flush().expect("flush");
     while b.counters().received_frames == 0 {
-        b.wait(NAP_MAX).expect("wait");
+        b.wait(TUNING.dpdk.nap_max).expect("wait");
         b.receive(4, &mut each(|_, _| {})).expect("receive");
     }
     assert_eq!((b.rx.foreign_frames, b.counters().dropped_frames), (5, 0));

@@ -12,11 +12,9 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::sys::{Port, Slots};
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach, STUCK_MAX};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
+use crate::tuning::TUNING;
 use crate::{Frame, LinkCounters};
-
-/// Bodies of fewer bytes are copied with their heads, as in `gather`.
-pub(super) const COPIED_BYTES: usize = 2 << 10;
 
 /// Content of a queued Ethernet frame.
 #[derive(Debug, Clone, Copy)]
@@ -208,7 +206,7 @@ impl Tx {
     #[cold]
     fn be_stuck(&mut self, counters: &mut LinkCounters) {
         let since = *self.stuck_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= STUCK_MAX {
+        if since.elapsed() >= TUNING.ether.stuck_max {
             let lost = self.contents.drain(..);
             let lost = lost.map(|content| content.frames).sum::<u64>();
             counters.dropped_frames += lost;

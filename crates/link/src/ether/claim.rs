@@ -10,21 +10,17 @@
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::sys;
 use super::{Interface, MacAddr};
+use crate::tuning::TUNING;
 
 /// Refused claimants whose connections wait before the kernel refuses more; those beyond do not learn which process holds the name.
 const BACKLOG: i32 = 4096;
 /// An interface name has at most 15 bytes.
 const NAME_BYTES_MAX: usize = 15;
-
-/// Retries on a name without a listener, and the pause between: a second in all.
-const TRIES: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// An exclusive claim, held for as long as the interface is used.
 #[derive(Debug)]
@@ -183,7 +179,7 @@ fn take(interface: &Interface, end: &str) -> Result<Name, ClaimError> {
     let addr = addr_of(interface, end).map_err(failed)?;
     let socket = || socket().map_err(failed);
     let mut pid = None;
-    for _ in 0..TRIES {
+    for _ in 0..TUNING.ether.claim_tries {
         let claimed = socket()?;
         match rustix::net::bind(&claimed, &addr) {
             Ok(()) => {
@@ -198,7 +194,7 @@ fn take(interface: &Interface, end: &str) -> Result<Name, ClaimError> {
         match rustix::net::connect(&asking, &addr) {
             Ok(()) => pid = sys::peer_pid(&asking),
             Err(rustix::io::Errno::CONNREFUSED) => {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(TUNING.ether.claim_pause);
                 continue;
             }
             Err(_) => {}
@@ -247,7 +243,7 @@ mod tests {
         let copy = first.socket.try_clone().expect("copy");
         drop(first);
         let child = std::thread::spawn(move || {
-            std::thread::sleep(PAUSE * 4);
+            std::thread::sleep(TUNING.ether.claim_pause * 4);
             drop(copy);
         });
         drop(take(&interface, "").expect("free again"));

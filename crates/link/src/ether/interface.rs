@@ -11,11 +11,10 @@ use nix::net::if_::if_nameindex;
 use super::MacAddr;
 use super::sys;
 use crate::LinkError;
+use crate::tuning::TUNING;
 
 /// Interfaces named in an error message; a machine of containers has hundreds.
 const NAMED_MAX: usize = 16;
-/// How often `wait_up` reads the state.
-const UP_CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// Kind of a network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +180,7 @@ impl Interface {
                     return Err(InterfaceError::NoCarrier { name, waited });
                 }
                 InterfaceState::Down | InterfaceState::NoCarrier => {
-                    std::thread::sleep(UP_CHECK_EVERY.min(timeout - waited));
+                    std::thread::sleep(TUNING.ether.open_check_every.min(timeout - waited));
                 }
             }
         }
@@ -231,10 +230,6 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// How often a sleeping link checks its device; a polling one does every so many empty polls (some 10 ms if it does nothing else).
-const CHECK_EVERY: Duration = Duration::from_millis(200);
-const CHECK_EVERY_POLLS: u32 = 1 << 18;
-
 /// When a link is to check next whether its device went down, came back or is gone.
 #[derive(Debug)]
 pub struct Checks {
@@ -260,7 +255,7 @@ impl Checks {
     /// Whether it is time for a check, for a link that is about to sleep.
     #[must_use]
     pub fn is_time(&self) -> bool {
-        self.last.elapsed() >= CHECK_EVERY
+        self.last.elapsed() >= TUNING.ether.check_every
     }
 
     /// Notes a poll that found nothing; returns whether it is time for a check.
@@ -268,14 +263,14 @@ impl Checks {
     #[must_use]
     pub fn misses(&mut self) -> bool {
         self.empty_polls += 1;
-        self.empty_polls >= CHECK_EVERY_POLLS
+        self.empty_polls >= TUNING.ether.check_every_polls
     }
 
     /// Makes a check due: at once before a sleep, otherwise at the next poll that finds nothing.
     #[cfg(test)]
     pub(crate) fn hasten(&mut self) {
-        self.last -= CHECK_EVERY;
-        self.empty_polls = CHECK_EVERY_POLLS - 1;
+        self.last -= TUNING.ether.check_every;
+        self.empty_polls = TUNING.ether.check_every_polls - 1;
     }
 }
 

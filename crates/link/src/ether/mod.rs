@@ -36,10 +36,6 @@ pub(crate) use stations::Stations;
 pub(crate) use sys::request_for;
 pub(crate) use sys::{add_address, mtu_bytes_of};
 
-/// If a device takes no frame for this long, it is not merely full: waiting frames are dropped, as a link may do. The layers above repeat them, and
-/// have begun to long before.
-pub(crate) const STUCK_MAX: std::time::Duration = std::time::Duration::from_millis(50);
-
 /// Slots of a receive ring for frames sent with credit. An eighth is left for frames without credit, above all acknowledgements, one for each 128 KiB
 /// that we send: they take a slot each, and with none left they and frames with credit would be dropped in turns.
 pub(crate) fn granted_slots(slots: usize) -> usize {

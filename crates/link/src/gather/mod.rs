@@ -16,15 +16,8 @@ use std::os::fd::BorrowedFd;
 
 use self::sys::Batch;
 pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX, option, set_option};
+use crate::tuning::TUNING;
 use crate::{Capacity, Frame, LinkCounters, LinkError};
-
-/// Most datagrams gathered before they are flushed: more gain nothing.
-pub(crate) const BURST_FRAMES: usize = 64;
-/// Most bytes gathered before they are flushed: more would leave the cache before the kernel copies them. One send that the kernel cuts is an IP
-/// packet with its headers, and takes no more.
-const GATHER_BYTES: usize = 65_000;
-/// Bodies of fewer bytes together are copied: that takes less time than a system call of their own.
-const COPIED_BYTES: usize = 2 << 10;
 
 /// Why the kernel takes nothing now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,15 +134,15 @@ pub(crate) struct Gather<O: Outlet> {
 impl<O: Outlet> Gather<O> {
     pub(crate) fn new(outlet: O, frame_bytes_max: usize) -> Self {
         // The bodies of a batch that the kernel did not take are copied behind it.
-        let leads_bytes = BURST_FRAMES * O::LEAD_BYTES;
+        let leads_bytes = TUNING.gather.burst_frames * O::LEAD_BYTES;
         Self {
             outlet,
-            arena: vec![0; GATHER_BYTES + leads_bytes + frame_bytes_max].into(),
+            arena: vec![0; TUNING.gather.bytes + leads_bytes + frame_bytes_max].into(),
             frame_bytes_max,
-            queue: Vec::with_capacity(BURST_FRAMES),
+            queue: Vec::with_capacity(TUNING.gather.burst_frames),
             used_bytes: 0,
-            groups: Vec::with_capacity(BURST_FRAMES),
-            batch: Batch::new(BURST_FRAMES, 2 * BURST_FRAMES),
+            groups: Vec::with_capacity(TUNING.gather.burst_frames),
+            batch: Batch::new(TUNING.gather.burst_frames, 2 * TUNING.gather.burst_frames),
             blocked: None,
         }
     }
@@ -180,8 +173,8 @@ impl<O: Outlet> Gather<O> {
             }
         }
         let capacity = Capacity {
-            frames: BURST_FRAMES - self.queue.len(),
-            bytes: GATHER_BYTES.saturating_sub(self.used_bytes),
+            frames: TUNING.gather.burst_frames - self.queue.len(),
+            bytes: TUNING.gather.bytes.saturating_sub(self.used_bytes),
         };
         Ok((capacity, flushed))
     }
@@ -190,14 +183,15 @@ impl<O: Outlet> Gather<O> {
     #[inline]
     fn is_full(&self) -> bool {
         let next_bytes = self.queue.last().map_or(0, Queued::whole_bytes);
-        self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > GATHER_BYTES
+        self.queue.len() >= TUNING.gather.burst_frames
+            || self.used_bytes + next_bytes > TUNING.gather.bytes
     }
 
     /// Whether there is room for a copy of that frame. There is for all that `capacity` permits.
     #[inline]
     fn fits(&self, frame: &Frame<'_>) -> bool {
         let end = self.used_bytes + O::LEAD_BYTES + frame.bytes();
-        self.queue.len() < BURST_FRAMES && end <= self.arena.len()
+        self.queue.len() < TUNING.gather.burst_frames && end <= self.arena.len()
     }
 
     /// Sends or gathers frames in order and returns their number: fewer only if they exceed what `capacity` permits.
@@ -210,7 +204,7 @@ impl<O: Outlet> Gather<O> {
         frames: &[Frame<'_>],
     ) -> Result<(usize, Flushed), LinkError> {
         let bodies_bytes: usize = frames.iter().map(|frame| frame.body.len()).sum();
-        if bodies_bytes >= COPIED_BYTES {
+        if bodies_bytes >= TUNING.gather.copied_bytes {
             return self.send_long(fd, counters, to, frames);
         }
         let (mut flushed, mut tries) = (Flushed::Done, true);
@@ -261,7 +255,7 @@ impl<O: Outlet> Gather<O> {
             // What `capacity` permitted is taken, whatever has become of the socket.
             return Ok((self.gather_all(counters, to, frames), flushed));
         }
-        let frames = &frames[..frames.len().min(BURST_FRAMES)];
+        let frames = &frames[..frames.len().min(TUNING.gather.burst_frames)];
         for frame in frames {
             self.begin(to, frame, false);
         }
@@ -492,7 +486,7 @@ fn group<To: PartialEq>(queue: &[Queued<To>], cuts: bool, groups: &mut Vec<Group
         if cuts
             && let Some(last) = groups.last_mut()
             && before == Some(&queued.to)
-            && last.bytes + bytes <= GATHER_BYTES
+            && last.bytes + bytes <= TUNING.gather.bytes
             && last.bytes == last.datagrams * last.segment_bytes
             && bytes <= last.segment_bytes
             && last.datagrams < SEGMENTS_MAX

@@ -209,7 +209,7 @@ fn reordering_is_bounded() {
     for (place, &number) in got.iter().enumerate() {
         let late = place as i64 - number as i64;
         assert!(
-            late.abs() <= 2 * INNER_BURST_FRAMES as i64,
+            late.abs() <= 2 * TUNING.impair.burst_frames as i64,
             "{number} at {place}"
         );
     }

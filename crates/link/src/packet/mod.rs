@@ -38,8 +38,9 @@ use crate::ether::{
     self, Capability, Checks, Claim, ClaimError, Interface, InterfaceError, InterfaceState,
     MacAddr, Watch,
 };
-use crate::gather::{self, Blocked, Flushed, Gather};
+use crate::gather::{Blocked, Flushed, Gather};
 use crate::sleep;
+use crate::tuning::TUNING;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Geometry;
 use sys::RxRing;
@@ -49,16 +50,6 @@ use tx::Outlet;
 const NAME: &str = "packet";
 /// Frame size that every link must offer.
 const FRAME_BYTES_MIN: usize = 512;
-/// Bytes of the receive ring: room for some 80 frames of Ethernet's MTU from each of 64 senders.
-const RING_BYTES: usize = 8 << 20;
-/// Bytes of the ring where frames are larger than this. They come of long messages, which use the whole ring, and a ring larger than the second-level
-/// cache costs more than the bursts that it could hold are worth (docs/decisions/0029).
-const LARGE_MTU_BYTES: usize = 4096;
-const LARGE_RING_BYTES: usize = 2 << 20;
-/// Bytes of frames given to the device and not yet sent; a network card's own queue is shorter.
-const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// Pause between retries of frames that the device refused, while sleeping.
-const RETRY: Duration = Duration::from_millis(1);
 
 /// Options of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,10 +185,10 @@ impl Packet {
             .attach_filter(&for_station(found.mac))
             .map_err(failed("cannot attach a socket filter"))?;
         let ring_bytes = config.buffer_bytes.unwrap_or({
-            if found.mtu_bytes > LARGE_MTU_BYTES {
-                LARGE_RING_BYTES
+            if found.mtu_bytes > TUNING.packet.large_mtu_bytes {
+                TUNING.packet.large_ring_bytes
             } else {
-                RING_BYTES
+                TUNING.packet.ring_bytes
             }
         });
         let geometry = Geometry::new(found.mtu_bytes, ring_bytes);
@@ -207,7 +198,7 @@ impl Packet {
         if let Err(error) = sys::bypass_qdisc(fd) {
             tracing::debug!("{interface}: PACKET_QDISC_BYPASS: {error}");
         }
-        sys::enlarge_send_buffer(fd, SEND_BUFFER_BYTES);
+        sys::enlarge_send_buffer(fd, TUNING.packet.send_buffer_bytes);
         if slot > 0 {
             ether::add_address(fd, found.index, found.mac)
                 .map_err(failed("cannot give the interface another address"))?;
@@ -317,7 +308,7 @@ impl Link for Packet {
             name: NAME,
             frame_bytes: self.frame_bytes,
             receive_frames: ether::granted_slots(self.ring.slots()),
-            burst_frames: gather::BURST_FRAMES,
+            burst_frames: TUNING.gather.burst_frames,
             gathers: true,
             broadcast: true,
             lossless: false,
@@ -392,7 +383,7 @@ impl Link for Packet {
         match self.tx.blocked() {
             None => {}
             Some(Blocked::Buffer) => events |= PollFlags::OUT,
-            Some(Blocked::Device) => timeout = timeout.min(RETRY),
+            Some(Blocked::Device) => timeout = timeout.min(TUNING.unsent_sleep),
         }
         let mut fds = [PollFd::new(&self.socket, events)];
         sleep::poll(&mut fds, timeout, "poll of the packet socket")?;

@@ -250,8 +250,8 @@ fn refused_frames_are_counted() {
 #[test]
 fn slots_are_left_for_what_needs_no_credit() {
     for (mtu_bytes, ring_bytes, slots, granted) in [
-        (9000, LARGE_RING_BYTES, 224, 196),
-        (65_535, LARGE_RING_BYTES, 32, 28),
+        (9000, TUNING.packet.large_ring_bytes, 224, 196),
+        (65_535, TUNING.packet.large_ring_bytes, 32, 28),
         (65_535, 1, 1, 1),
     ] {
         assert_eq!(Geometry::new(mtu_bytes, ring_bytes).slots(), slots);

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use rustix::net::SendFlags;
 
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach, STUCK_MAX};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
 use crate::gather::{self, Blocked, RawAddr, Verdict};
+use crate::tuning::TUNING;
 
 /// A packet socket's sending side.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl gather::Outlet for Outlet {
             Some(libc::ENOBUFS | libc::ENOMEM) => {
                 let now = Instant::now();
                 let since = *self.stuck_since.get_or_insert(now);
-                if now - since < STUCK_MAX {
+                if now - since < TUNING.ether.stuck_max {
                     Verdict::Keep(Blocked::Device)
                 } else {
                     Verdict::DropAll

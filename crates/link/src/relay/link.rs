@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
 use crate::shm::{Shm, ShmAttachError};
+use crate::tuning::TUNING;
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings, each,
 };
@@ -17,10 +18,6 @@ const NAME: &str = "relay";
 /// Index of the relay in the shared memory.
 pub(super) const RELAY: u16 = 0;
 const TO_RELAY: LinkAddr = LinkAddr::Local(RELAY);
-/// While the relay takes nothing, `wait` sleeps no longer before it offers what waits again.
-const RETRY: Duration = Duration::from_millis(1);
-/// How often a link asks whether its relay is alive.
-const CHECK_EVERY_NS: u64 = 200_000_000;
 
 /// The process in a slot.
 #[inline]
@@ -289,8 +286,11 @@ impl Link for Relayed {
         self.check_relay();
         self.require_relay()?;
         let waits = self.open.is_some();
-        self.shm
-            .wait(if waits { timeout.min(RETRY) } else { timeout })
+        self.shm.wait(if waits {
+            timeout.min(TUNING.unsent_sleep)
+        } else {
+            timeout
+        })
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -316,7 +316,7 @@ impl Link for Relayed {
 
     #[inline]
     fn note_time(&mut self, now_ns: u64) {
-        if now_ns.wrapping_sub(self.checked_ns) >= CHECK_EVERY_NS {
+        if now_ns.wrapping_sub(self.checked_ns) >= TUNING.relay.check_every_ns {
             self.checked_ns = now_ns;
             self.check_relay();
         }

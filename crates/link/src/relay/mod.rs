@@ -22,19 +22,11 @@ pub use link::{Described, Relayed, RelayedError};
 use crate::ether::{ETHERTYPE, HEADER_BYTES, MacAddr, Stations};
 use crate::shm::{RING_BYTES_MAX, Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
 use crate::sleep::{either_of, sleep_on};
+use crate::tuning::TUNING;
 use crate::{Frame, Link, LinkAddr, LinkError, Rings, each};
 
 /// Name of a process that is a relay, as the kernel shows it.
 pub const PROCESS_NAME: &str = "tsumuji-relay";
-
-/// Frames taken from one side in a poll.
-const BURST_FRAMES: usize = 64;
-/// Frames of the largest size that a ring between relay and process holds.
-const RING_FRAMES: usize = 512;
-/// Bytes of a ring at least.
-const RING_BYTES_MIN: usize = 128 << 10;
-/// Longest sleep where the device has no descriptor.
-const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
 /// A link that also carries Ethernet frames as they are.
 pub trait Ethernet: Link {
@@ -114,11 +106,11 @@ impl<D: Ethernet> Relay<D> {
             return Err(RelayError::Slots { slots });
         }
         let frame_bytes = link::ethernet_bytes(device.caps().frame_bytes);
-        let ring_bytes = (RING_FRAMES * (frame_bytes + 64)).next_power_of_two();
+        let ring_bytes = (TUNING.relay.ring_frames * (frame_bytes + 64)).next_power_of_two();
         let nodes = usize::from(slots) + 1;
         let config = ShmConfig {
             frame_bytes,
-            ring_bytes: ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX),
+            ring_bytes: ring_bytes.clamp(TUNING.relay.ring_bytes_min, RING_BYTES_MAX),
             ..ShmConfig::for_nodes(nodes)
         };
         let memory = ShmJob::create(nodes, config)?;
@@ -195,7 +187,7 @@ impl<D: Ethernet> Relay<D> {
             ..
         } = self;
         let mut failed = None;
-        let frames = device.receive_ethernet(BURST_FRAMES, |frame| {
+        let frames = device.receive_ethernet(TUNING.relay.burst_frames, |frame| {
             if let Err(error) = deliver(frame, shm, *stations, counters) {
                 failed = Some(error);
             }
@@ -216,7 +208,7 @@ impl<D: Ethernet> Relay<D> {
         let room = device.capacity(LinkAddr::Broadcast)?.frames;
         let mut failed = None;
         let frames = shm.receive(
-            room.min(BURST_FRAMES),
+            room.min(TUNING.relay.burst_frames),
             &mut each(|from, frame| {
                 if !is_sound(from, frame, *stations) {
                     counters.refused_frames += 1;
@@ -236,7 +228,7 @@ impl<D: Ethernet> Relay<D> {
     pub fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let Some(both) = &self.both else {
             self.shm.flush()?;
-            return self.device.wait(timeout.min(BLIND_SLEEP));
+            return self.device.wait(timeout.min(TUNING.blind_sleep));
         };
         if self.shm.arm_fd()? && self.device.arm_fd()? {
             let most = self.device.unsent_sleep().unwrap_or(timeout);

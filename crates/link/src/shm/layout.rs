@@ -15,6 +15,7 @@
 
 use super::errors::ShmCreateError;
 use super::ring::{LINE_BYTES, record_lines};
+use crate::tuning::TUNING;
 
 /// Nodes of a job at a time. A process maps three parts of the file for each peer, and the kernel permits it 65,530 mappings (`vm.max_map_count`).
 pub const NODES_MAX: usize = 4096;
@@ -25,8 +26,6 @@ pub const RING_BYTES_MAX: usize = 1 << 30;
 /// The longest file: offsets have 63 bits. It holds about a million generations of the largest sizes, and a thousand million of the default ones.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 62;
 
-/// Memory that the rings of one node are meant to use at most, by default.
-const RINGS_BYTES_PER_NODE: usize = 16 << 20;
 /// All parts start at a multiple of this: the largest page size of the processors we build for. Untouched space costs nothing.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
 
@@ -42,18 +41,15 @@ pub struct ShmConfig {
 }
 
 impl ShmConfig {
-    /// The default sizes for a job of `nodes` nodes.
-    ///
-    /// 32 KiB of payload and room for headers in a frame: copying it takes ten times as long as the work per frame, and large
-    /// messages still overlap the sender's copy with the receiver's. 1 MiB a ring: both directions of a pair stay in a second-level
-    /// cache; less when many nodes would make it add up.
+    /// The default sizes for a job of `nodes` nodes: 32 KiB of payload and room for headers in a frame, and 1 MiB a ring; less when many nodes would make
+    /// it add up.
     pub fn for_nodes(nodes: usize) -> Self {
-        let share = RINGS_BYTES_PER_NODE / nodes.saturating_sub(1).max(1);
-        let ring_bytes = prev_power_of_two(share).clamp(128 << 10, 1 << 20);
+        let shm = &TUNING.shm;
+        let share = shm.rings_bytes_per_node / nodes.saturating_sub(1).max(1);
         Self {
-            frame_bytes: (32 << 10) + 128 - 8,
-            ring_bytes,
-            broadcast_bytes: 512 << 10,
+            frame_bytes: shm.payload_bytes + 128 - 8,
+            ring_bytes: prev_power_of_two(share).clamp(shm.ring_bytes_min, shm.ring_bytes_max),
+            broadcast_bytes: shm.broadcast_bytes,
         }
     }
 }

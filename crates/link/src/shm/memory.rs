@@ -22,13 +22,10 @@ use bytes::Bytes;
 
 use super::ring::copy_long;
 use super::sys;
+use crate::tuning::TUNING;
 
 /// Bytes of a reference to a body: its address and its length.
 pub(super) const REFERENCE_BYTES: usize = 16;
-
-/// Bytes and number of the trials by which a process decides for or against bodies by reference; the shortest times count.
-const TRIED_BYTES: usize = 64 << 10;
-const TRIALS: usize = 5;
 
 /// The identity by which other processes know this one.
 #[derive(Debug)]
@@ -108,11 +105,12 @@ impl ProcessMemory {
                 return false;
             };
             // All begin alike within a page: that decides how fast some processors copy.
-            let mut all = vec![1; 3 * TRIED_BYTES];
-            let (body, rest) = all.split_at_mut(TRIED_BYTES);
-            let (ring, place) = rest.split_at_mut(TRIED_BYTES);
+            let bytes = TUNING.shm.tried_bytes;
+            let mut all = vec![1; 3 * bytes];
+            let (body, rest) = all.split_at_mut(bytes);
+            let (ring, place) = rest.split_at_mut(bytes);
             let (mut read, mut copied) = (Duration::MAX, Duration::MAX);
-            for _ in 0..TRIALS {
+            for _ in 0..TUNING.shm.trials {
                 let start = Instant::now();
                 let address = black_box(&mut *body).as_ptr().expose_provenance();
                 if !memory.read(address as u64, place) {
@@ -124,7 +122,7 @@ impl ProcessMemory {
                 black_box(&*place);
                 (read, copied) = (read.min(middle - start), copied.min(middle.elapsed()));
             }
-            tracing::debug!(?read, ?copied, "bodies by reference, {TRIED_BYTES} bytes");
+            tracing::debug!(?read, ?copied, "bodies by reference, {bytes} bytes");
             read < copied
         })
     }

@@ -51,6 +51,7 @@ pub use sys::coarse_ms;
 
 use bytes::Bytes;
 
+use crate::tuning::TUNING;
 use crate::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, MayHaveRings, Process,
     Receiver, Rings,
@@ -64,8 +65,6 @@ use sys::{BellRef, BellSocket, Map, WordsRw, WriteWord};
 
 /// The link's name.
 const NAME: &str = "shm";
-/// Frames worth gathering before a flush: a bell costs a full fence, and a receiver should start on the first frames early.
-const BURST_FRAMES: usize = 32;
 
 /// One process's place in a shared-memory job.
 #[derive(Debug)]
@@ -250,7 +249,7 @@ impl Link for Shm {
             frame_bytes: layout.frame_bytes,
             // One ring for each sender, so this is the sum over all senders that were expected.
             receive_frames: (per_ring - 1) as usize * (layout.nodes - 1).max(1),
-            burst_frames: BURST_FRAMES,
+            burst_frames: TUNING.shm.burst_frames,
             gathers: false,
             broadcast: true,
             lossless: true,
@@ -274,12 +273,12 @@ impl Link for Shm {
                 let peer = self.peers.get_mut(usize::from(node));
                 peer.map_or(0, |peer| peer.free_frames(self.generation))
             }
-            LinkAddr::Broadcast => BURST_FRAMES,
+            LinkAddr::Broadcast => TUNING.shm.burst_frames,
             _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
         };
         self.counters.refused += u64::from(frames == 0);
         Ok(Capacity {
-            frames: frames.min(BURST_FRAMES),
+            frames: frames.min(TUNING.shm.burst_frames),
             bytes: usize::MAX,
         })
     }

@@ -21,6 +21,8 @@
 
 use std::ops::Range;
 
+use crate::tuning::TUNING;
+
 /// Bytes of a cache line, the unit of a ring.
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
@@ -39,17 +41,9 @@ pub(crate) const COUNTED: u64 = 1 << 31;
 pub(crate) const REFERS: u64 = 1 << 30;
 /// All marks.
 const MARKS: u64 = COUNTED | REFERS;
-/// Lines fetched for writing ahead of the tail when few are left: the store of a later commit word then need not wait for them.
-const WARM_LINES: u64 = 32;
-/// Few are left below this number.
-const WARM_LOW_LINES: u64 = 16;
-/// The consumer publishes its head after this part of the ring, or when it is idle.
-const PUBLISH_DIVISOR: u64 = 4;
 
 /// Bytes of a page.
 const PAGE_BYTES: usize = 4096;
-/// Bytes of a piece: less than 2,048, from which on the C library's `memcpy` may use `rep movsb`.
-const COPY_BYTES: usize = 1984;
 
 /// Lines that a frame of `frame_bytes` takes.
 pub(crate) const fn record_lines(frame_bytes: usize) -> u64 {
@@ -204,9 +198,9 @@ fn skip_empty(rest: &mut [&[u8]; 3]) {
 pub(super) fn copy_long(mut into: &mut [u8], mut from: &[u8]) {
     let skew = into.as_ptr().addr().wrapping_sub(from.as_ptr().addr()) % PAGE_BYTES;
     if (1..LINE_BYTES).contains(&skew) {
-        while from.len() > COPY_BYTES {
-            let (piece, rest) = from.split_at(COPY_BYTES);
-            let (place, behind) = into.split_at_mut(COPY_BYTES);
+        while from.len() > TUNING.shm.copy_bytes {
+            let (piece, rest) = from.split_at(TUNING.shm.copy_bytes);
+            let (place, behind) = into.split_at_mut(TUNING.shm.copy_bytes);
             place.copy_from_slice(piece);
             (into, from) = (behind, rest);
         }
@@ -385,11 +379,11 @@ impl Producer {
     /// Fetches the lines that the next small records need. Called when nobody waits.
     #[inline]
     pub(crate) fn warm<M: RingWrite>(&mut self, memory: &M) {
-        if self.warm >= self.tail + WARM_LOW_LINES {
+        if self.warm >= self.tail + TUNING.shm.warm_low_lines {
             return;
         }
         let from = self.warm.max(self.tail + 1);
-        let end = (self.tail + WARM_LINES).min(self.head + self.lines);
+        let end = (self.tail + TUNING.shm.warm_lines).min(self.head + self.lines);
         if end > self.backed {
             self.back(memory, end);
         }
@@ -482,7 +476,7 @@ impl Consumer {
     #[inline]
     pub(crate) fn head_to_publish(&mut self, idle: bool) -> Option<u64> {
         let done = self.head - self.published;
-        if done >= self.lines / PUBLISH_DIVISOR || idle && done > 0 {
+        if done >= self.lines / TUNING.shm.publish_divisor || idle && done > 0 {
             self.published = self.head;
             return Some(self.head);
         }

@@ -3,7 +3,7 @@
 //! Called by `Shm::receive` and, before a sleep, by `Shm::wait`.
 //!
 //! Checking N−1 peers without frames costs two loads for each, of lines that stay in our own cache until a peer writes them, and one load for the
-//! directory. A frame of the peer that was busy last costs one line fetched from it: the other peers are checked only every `HOT_CALLS_MAX` calls
+//! directory. A frame of the peer that was busy last costs one line fetched from it: the other peers are checked only every `hot_calls_max` calls
 //! while it stays busy.
 
 use std::sync::atomic::Ordering;
@@ -13,14 +13,8 @@ use super::broadcast::Heard;
 use super::memory::{self, ProcessMemory};
 use super::peers::{Peer, Receiving};
 use super::ring::{Received, Record, RingRead};
+use crate::tuning::TUNING;
 use crate::{Coming, HEAD_BYTES_MAX, LinkAddr, LinkCounters, Placement, Receiver};
-
-/// Calls in a row that may return with frames of the last busy peer alone.
-const HOT_CALLS_MAX: u32 = 4;
-/// For a shorter frame, asking for its placement costs more than copying it twice.
-const PLACED_BYTES: usize = 12 << 10;
-/// Frames taken from one peer before the next is served.
-const ROUND_FRAMES: usize = 16;
 
 impl Shm {
     /// Delivers up to `max` frames, peers in turn. The call ends with a body that was read by reference, because the acknowledgement of so much data
@@ -28,9 +22,9 @@ impl Shm {
     #[inline]
     pub(super) fn take_frames(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
         let mut frames = 0;
-        let is_hot = self.hot_calls < HOT_CALLS_MAX;
+        let is_hot = self.hot_calls < TUNING.shm.hot_calls_max;
         if is_hot {
-            frames = self.take(self.cursor, max.min(ROUND_FRAMES), receiver);
+            frames = self.take(self.cursor, max.min(TUNING.shm.round_frames), receiver);
             self.hot_calls += u32::from(frames > 0);
         }
         if frames == 0 {
@@ -59,7 +53,7 @@ impl Shm {
             if at >= live {
                 at = 0;
             }
-            let taken = self.take(at, ROUND_FRAMES.min(max - frames), receiver);
+            let taken = self.take(at, TUNING.shm.round_frames.min(max - frames), receiver);
             if taken == 0 {
                 idle += 1;
             } else {
@@ -206,7 +200,7 @@ fn hand_over<M: RingRead>(
     scratch: &mut [u8],
     receiver: &mut impl Receiver,
 ) {
-    if record.bytes >= PLACED_BYTES && place(record, addr, scratch, receiver) {
+    if record.bytes >= TUNING.shm.placed_bytes && place(record, addr, scratch, receiver) {
         return;
     }
     receiver.frame(addr, record.copy_whole(scratch));

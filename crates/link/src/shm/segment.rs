@@ -25,10 +25,9 @@ use std::sync::atomic::Ordering;
 use super::errors::{ShmAttachError, ShmCreateError};
 use super::layout::{FILE_BYTES_MAX, Layout, NODES_MAX, PAGE_BYTES, ShmConfig, generation, head};
 use super::sys::{self, Map, ReadWord, WriteWord};
+use crate::tuning::TUNING;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x04");
-/// Where the size of files is limited, a job has fewer nodes first, and fewer generations than these only if that does not do.
-const GENERATIONS_WANTED: u64 = 4096;
 
 /// Makes the memory of a job.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ pub(super) fn layout_within(
 ) -> Result<Layout, ShmCreateError> {
     let limit = limit.min(FILE_BYTES_MAX);
     let mut layout = Layout::new((nodes, NODES_MAX), config, limit)?;
-    while layout.generations < GENERATIONS_WANTED && layout.nodes_max > nodes {
+    while layout.generations < TUNING.shm.generations_wanted && layout.nodes_max > nodes {
         let fewer = (layout.nodes_max / 2).max(nodes);
         layout = Layout::new((nodes, fewer), config, limit)?;
     }

@@ -12,13 +12,11 @@ use super::memory::reference;
 use super::peers::Peer;
 use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
+use crate::tuning::TUNING;
 use crate::{Frame, LinkAddr, LinkError, Process};
 
 /// Most bytes that a peer may be sent by reference, in rings.
 const REFERENCE_RINGS: usize = 2;
-
-/// How often `take_back` checks whether peers that have yet to read bodies are alive.
-const CLAIMS_MS: u64 = 10;
 
 impl Shm {
     /// Writes a frame into the ring towards `node`, only if that generation is present where one is given. `false`: no room, or no such process now.
@@ -112,7 +110,7 @@ impl Shm {
     #[cold]
     pub(super) fn take_back(&mut self) {
         let now_ms = sys::coarse_ms();
-        let checks_claims = now_ms >= self.claims_seen_ms + CLAIMS_MS;
+        let checks_claims = now_ms >= self.claims_seen_ms + TUNING.shm.claims_ms;
         if checks_claims {
             self.claims_seen_ms = now_ms;
         }

@@ -15,12 +15,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::rx::Rx;
 use super::{UdpBindError, UdpConfig, enlarge_buffers, sys};
 use crate::sleep::either_of;
+use crate::tuning::TUNING;
 use crate::{LinkCounters, LinkError, Receiver};
-
-/// Empty polls of the group's socket after which only one receive in `POLL_EVERY` polls it: each is a system call, which doubles the cost of an idle
-/// receive. A wait polls both sockets.
-const EAGER_POLLS: u32 = 64;
-const POLL_EVERY: u32 = 4;
 
 /// Membership of a multicast group.
 #[derive(Debug)]
@@ -96,7 +92,9 @@ impl Group {
         max: usize,
         receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
-        if self.empty > EAGER_POLLS && !self.empty.is_multiple_of(POLL_EVERY) {
+        if self.empty > TUNING.udp.group_eager_polls
+            && !self.empty.is_multiple_of(TUNING.udp.group_poll_every)
+        {
             self.empty = self.empty.wrapping_add(1);
             return Ok(0);
         }

@@ -46,8 +46,9 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 pub use probe::probe;
 
 use crate::ether::mtu_bytes_of;
-use crate::gather::{self, Gather};
+use crate::gather::Gather;
 use crate::sleep;
+use crate::tuning::TUNING;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use group::Group;
 use rx::Rx;
@@ -361,7 +362,7 @@ impl Link for Udp {
             name: NAME,
             frame_bytes: self.frame_bytes,
             receive_frames: (self.receive_buffer_bytes / charge_bytes(self.frame_bytes)).max(1),
-            burst_frames: gather::BURST_FRAMES,
+            burst_frames: TUNING.gather.burst_frames,
             gathers: true,
             broadcast: self.group.is_some(),
             lossless: false,

@@ -3,10 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{Udp, UdpConfig};
+use crate::tuning::TUNING;
 use crate::{Link, Probe};
-
-/// A receive buffer below this drops frames as soon as several peers send at once.
-const BUFFER_BYTES_WANTED: usize = 4 << 20;
 
 /// Sends a frame from one socket to another over the loopback interface.
 pub fn probe() -> Probe {
@@ -26,10 +24,9 @@ pub fn probe() -> Probe {
         Err(reason) => format!("IPv6 does not: {reason}"),
     });
     let mut probe = Probe::works(super::NAME, notes);
-    if buffer_bytes < BUFFER_BYTES_WANTED {
-        probe.mend = format!(
-            "sysctl -w net.core.rmem_max={BUFFER_BYTES_WANTED} net.core.wmem_max={BUFFER_BYTES_WANTED}"
-        );
+    let wanted = TUNING.udp.buffer_bytes_wanted;
+    if buffer_bytes < wanted {
+        probe.mend = format!("sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}");
     }
     probe
 }

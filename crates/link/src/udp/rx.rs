@@ -14,14 +14,8 @@ use std::os::fd::BorrowedFd;
 use rustix::net::RecvFlags;
 
 use super::sys::{RecvBatch, Scattered};
+use crate::tuning::TUNING;
 use crate::{LinkAddr, LinkCounters, LinkError, Receiver};
-
-/// Datagrams per `recvmmsg`: with more, the call would cost hardly less per datagram, and the buffers would leave the second-level cache.
-const BATCH_DATAGRAMS: usize = 16;
-
-/// Upper limit of `distrust`. After wrong guesses in a row so many receives are made without a guess, doubled each time: two senders whose messages
-/// alternate are better served by whole batches.
-const DISTRUST_MAX: u32 = 64;
 
 /// Receive buffers, and how far their frames were delivered.
 #[derive(Debug)]
@@ -48,7 +42,7 @@ pub(super) struct Rx {
 impl Rx {
     pub(super) fn new() -> Self {
         Self {
-            batch: RecvBatch::new(BATCH_DATAGRAMS),
+            batch: RecvBatch::new(TUNING.udp.batch_datagrams),
             filled: 0,
             next: 0,
             offset: 0,
@@ -159,7 +153,7 @@ impl Rx {
             self.batch.spill(bytes - in_place_bytes)
         } else {
             self.unguessed = self.distrust;
-            self.distrust = (2 * self.distrust).min(DISTRUST_MAX);
+            self.distrust = (2 * self.distrust).min(TUNING.udp.distrust_max);
             // Nothing was delivered since, so the place is the same as before.
             match receiver.placement(None) {
                 Some(placement) if placement.place.len() == place_bytes => {
@@ -196,7 +190,7 @@ impl Rx {
                 self.filled = datagrams;
                 self.dense = if self.dense { datagrams > 1 } else { self.busy };
                 self.busy = datagrams > 0;
-                Ok(datagrams == BATCH_DATAGRAMS)
+                Ok(datagrams == TUNING.udp.batch_datagrams)
             }
             Err(error) => self.nothing(fd, error).map(|_| false),
         }

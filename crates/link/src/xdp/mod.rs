@@ -45,6 +45,7 @@ pub use probe::probe;
 use crate::ether::{self, Checks, Claim, InterfaceState, MacAddr, Watch};
 use crate::relay::Ethernet;
 use crate::sleep;
+use crate::tuning::TUNING;
 use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each};
 use rx::Rx;
 use tx::Tx;
@@ -56,13 +57,6 @@ const NAME: &str = "xdp";
 const FRAME_BYTES_MAX: usize = 65_450;
 /// Frames of several chunks are joined up to this: any Ethernet frame, tags included.
 const JOIN_BYTES_MAX: usize = 66 << 10;
-/// While the kernel refuses frames, `wait` sleeps no longer than this before it offers them again.
-const RETRY: Duration = Duration::from_millis(1);
-/// The same while the interface is down.
-const RETRY_DOWN: Duration = Duration::from_millis(100);
-
-/// `wait` sleeps no longer than this before it checks whether the interface still exists.
-const CHECK_INTERFACE: Duration = Duration::from_secs(1);
 
 /// Place of the XDP program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -221,7 +215,7 @@ impl Link for Xdp {
             name: NAME,
             frame_bytes: self.frame_bytes,
             receive_frames: self.receive_frames,
-            burst_frames: tx::BURST_FRAMES as usize,
+            burst_frames: TUNING.xdp.burst_frames as usize,
             gathers: false,
             broadcast: true,
             lossless: false,
@@ -296,9 +290,9 @@ impl Link for Xdp {
             return Ok(());
         }
         let timeout = match (self.tx.is_down(), self.tx.has_frames()) {
-            (_, false) => timeout.min(CHECK_INTERFACE),
-            (true, true) => timeout.min(RETRY_DOWN),
-            (false, true) => timeout.min(RETRY),
+            (_, false) => timeout.min(TUNING.xdp.check_interface),
+            (true, true) => timeout.min(TUNING.xdp.retry_down),
+            (false, true) => timeout.min(TUNING.unsent_sleep),
         };
         // `poll` also makes the driver read the rings, where it waits for that.
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];

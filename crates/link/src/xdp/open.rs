@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
@@ -25,6 +24,7 @@ use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, program, sys};
 use crate::ether::{
     self, Checks, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Stations, Watch,
 };
+use crate::tuning::TUNING;
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -36,26 +36,12 @@ const CHUNK_BYTES_LARGE: usize = 4096;
 pub(super) const MTU_ONE_BUFFER_BYTES: usize = 3498;
 /// Bytes of two VLAN tags, which may precede our data.
 const TAGS_BYTES: usize = 8;
-/// Bytes of receive chunks by default. The kernel fills all of them in turn however few are needed, so they should fit a second-level cache: 8 MiB
-/// cost a third of the rate of large messages. 2 MiB are 1.6 ms of a 10 Gbit/s link.
-const RECEIVE_BYTES_DEFAULT: usize = 2 << 20;
 /// Chunks for which locked memory must at least have room.
 const RECEIVE_CHUNKS_MIN: u32 = 64;
 /// A larger ring is a typing error: it would be a quarter of a gigabyte.
 const RECEIVE_CHUNKS_MAX: u32 = 1 << 16;
-/// The fill ring is larger than needed, so that we seldom read the counter that the kernel writes on another core.
-const FILL_RING_FACTOR: u32 = 2;
-/// Transmit slots: several bursts, so that some are free while others are on their way.
-const SLOTS_SMALL: u32 = 256;
-const SLOTS_LARGE: u32 = 128;
-/// A slot of more chunks than this is large: few make a burst, and many would leave the cache.
-const CHUNKS_FEW: u32 = 4;
-const SLOTS_HUGE: u32 = 16;
 /// The only receive queue.
 const QUEUE: u32 = 0;
-/// Queue and interface stay taken for a moment after a process of ours ended: number of retries and pause.
-const TRIES: u32 = 600;
-const PAUSE: Duration = Duration::from_millis(10);
 /// Name of our program, by which a leftover is told from a foreign program.
 const PROGRAM_NAME: &str = "tsumuji";
 
@@ -226,7 +212,7 @@ impl<'a> Plan<'a> {
         let bytes_on_wire = self.frame_bytes + LEAD_BYTES;
         let chunks_per_frame = bytes_on_wire.div_ceil(self.chunk_bytes - HEADROOM_BYTES);
         let mut receive_chunks = match self.config.ring_frames {
-            None => (RECEIVE_BYTES_DEFAULT / self.chunk_bytes) as u32,
+            None => (TUNING.xdp.receive_bytes / self.chunk_bytes) as u32,
             Some(ring_frames) => {
                 let limit = RECEIVE_CHUNKS_MAX / chunks_per_frame as u32;
                 if !(1..=limit).contains(&ring_frames) {
@@ -241,10 +227,10 @@ impl<'a> Plan<'a> {
         };
         let large = self.chunk_bytes == CHUNK_BYTES_LARGE;
         let chunks_per_slot = bytes_on_wire.div_ceil(self.chunk_bytes) as u32;
-        let slots = match (large, chunks_per_slot > CHUNKS_FEW) {
-            (false, _) => SLOTS_SMALL,
-            (true, false) => SLOTS_LARGE,
-            (true, true) => SLOTS_HUGE,
+        let slots = match (large, chunks_per_slot > TUNING.xdp.chunks_few) {
+            (false, _) => TUNING.xdp.slots_small,
+            (true, false) => TUNING.xdp.slots_large,
+            (true, true) => TUNING.xdp.slots_huge,
         };
         loop {
             let layout = Layout {
@@ -299,7 +285,7 @@ impl<'a> Plan<'a> {
         let layout = umem.layout();
         let receive = layout.receive_chunks;
         let transmit = (layout.slots * layout.chunks_per_slot).next_power_of_two();
-        let fill = receive * FILL_RING_FACTOR;
+        let fill = receive * TUNING.xdp.fill_ring_factor;
         sockopt::set_xdp_umem_fill_ring_size(socket, fill)
             .and_then(|()| sockopt::set_xdp_rx_ring_size(socket, receive))
             .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(socket, transmit))
@@ -364,8 +350,10 @@ impl<'a> Plan<'a> {
         loop {
             tries += 1;
             match sys::attach(program.as_fd(), self.interface.index, mode) {
-                Err(error) if tries < TRIES && is_taken(&error) && self.has_leftover() => {
-                    std::thread::sleep(PAUSE);
+                Err(error)
+                    if tries < TUNING.xdp.open_tries && is_taken(&error) && self.has_leftover() =>
+                {
+                    std::thread::sleep(TUNING.xdp.open_pause);
                 }
                 answer => return answer,
             }
@@ -420,7 +408,9 @@ impl<'a> Plan<'a> {
             tries += 1;
             match rustix::net::bind(socket, &addr) {
                 Ok(()) => break,
-                Err(Errno::BUSY) if tries < TRIES => std::thread::sleep(PAUSE),
+                Err(Errno::BUSY) if tries < TUNING.xdp.open_tries => {
+                    std::thread::sleep(TUNING.xdp.open_pause)
+                }
                 Err(errno) => return Err(self.bind_error(errno)),
             }
         }

@@ -11,10 +11,8 @@ use super::JOIN_BYTES_MAX;
 use super::ring::{CONTINUED, Consumer, Desc, Producer};
 use super::umem::{Received, Umem};
 use crate::ether::{self, LEAD_BYTES, LENGTH_BYTES, MacAddr};
+use crate::tuning::TUNING;
 use crate::{HEAD_BYTES_MAX, LinkAddr, LinkCounters, Receiver};
-
-/// Chunks returned before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
-const REFILL_CHUNKS: u32 = 32;
 
 /// The rings of the receive side.
 #[derive(Debug)]
@@ -224,7 +222,7 @@ impl Round<'_> {
     /// The next chunk's bytes, and whether its frame continues in another.
     #[inline]
     fn next(&mut self) -> Option<(&[u8], bool)> {
-        if self.seen == REFILL_CHUNKS {
+        if self.seen == TUNING.xdp.refill_chunks {
             self.settle();
         }
         let desc = self.ring.peek(self.seen);

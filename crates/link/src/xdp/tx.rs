@@ -19,15 +19,8 @@ use super::removed;
 use super::ring::{Consumer, Desc, Producer};
 use super::umem::{Slot, Umem};
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
+use crate::tuning::TUNING;
 use crate::{Frame, LinkCounters, LinkError};
-
-/// Most Ethernet frames gathered before the kernel is kicked: as many as it sends in one system call.
-pub(super) const BURST_FRAMES: u32 = 32;
-/// Bytes after which the kernel is kicked: the frame that reaches them is the last. The kernel should copy them while they are in the cache; a kick
-/// costs as much as copying some hundred bytes.
-const BURST_BYTES: usize = 128 << 10;
-/// Kicks in one `flush` beyond those that a full ring takes: the rest waits for the next.
-const KICKS_SPARE: u32 = 8;
 
 /// An Ethernet frame that others may join.
 #[derive(Debug)]
@@ -104,8 +97,8 @@ impl Tx {
             self.flush(fd, umem, counters)?;
         }
         Ok(match umem.free_slots() {
-            0 if self.down => BURST_FRAMES as usize, // they are dropped
-            free => free.min(BURST_FRAMES as usize),
+            0 if self.down => TUNING.xdp.burst_frames as usize, // they are dropped
+            free => free.min(TUNING.xdp.burst_frames as usize),
         })
     }
 
@@ -192,7 +185,8 @@ impl Tx {
         umem: &mut Umem,
         counters: &mut LinkCounters,
     ) -> Result<(), LinkError> {
-        if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
+        if self.gathered >= TUNING.xdp.burst_frames || self.gathered_bytes >= TUNING.xdp.burst_bytes
+        {
             self.flush(fd, umem, counters)?;
         }
         Ok(())
@@ -271,7 +265,7 @@ impl Tx {
             self.reap(umem);
             return Ok(());
         }
-        let kicks = waiting.div_ceil(BURST_FRAMES) + KICKS_SPARE;
+        let kicks = waiting.div_ceil(TUNING.xdp.burst_frames) + TUNING.xdp.kicks_spare;
         for _ in 0..kicks {
             let answer = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
             let last = self.reap(umem);
