@@ -22,19 +22,8 @@ use crate::path::Path;
 use crate::policy::{Room, Sender};
 use crate::rules::Rules;
 use crate::time::Instant;
+use crate::tuning::TUNING;
 use tsumuji_wire::NodeId;
-
-/// How many senders are granted scheduled credit at once. More of them keep the receive side busy when one stalls; fewer let short messages finish
-/// sooner and need less switch buffer.
-const SCHEDULED_SENDERS: usize = 4;
-/// Most frames that an idle peer may send without further permission, at first: as many as a program's loop sends between two steps of its work. With many
-/// peers, R-21 and R-27 leave each less.
-const UNSCHEDULED_FRAMES: u64 = 256;
-/// This part of the window is kept for peers that are added later. Otherwise credit that one peer was granted and does not use could leave nothing to
-/// promise to a new one.
-const KEPT_FOR_NEW_PEERS: u64 = 8;
-/// Each peer that is added later is promised at most this part of what is left of the kept frames.
-const OF_WHAT_IS_KEPT: u64 = 4;
 
 /// State of one peer: the credit that it was granted, and its wish to send more.
 #[derive(Debug)]
@@ -304,7 +293,7 @@ impl Credit {
             claimed: 0,
             path: Path::new(rules.window()),
             allowance: 1,
-            unscheduled: UNSCHEDULED_FRAMES,
+            unscheduled: TUNING.credit.unscheduled_frames,
             active: Vec::new(),
             scheduled: None,
             refused_peers: 0,
@@ -387,7 +376,7 @@ impl Credit {
 
     /// Frames that are granted to nobody, so that they can be promised to peers that are added later.
     fn kept(&self) -> u64 {
-        self.rules.window() / KEPT_FOR_NEW_PEERS
+        self.rules.window() / TUNING.credit.kept_divisor
     }
 
     /// Credit that a hello or welcome to the peer states now. Once stated it is claimed, and a session may begin with it.
@@ -396,7 +385,7 @@ impl Credit {
         let free = self.rules.window().saturating_sub(self.claimed);
         let kept = free.min(self.kept());
         let room = if grant.promised == 0 {
-            (free - kept).max(kept.div_ceil(OF_WHAT_IS_KEPT))
+            (free - kept).max(kept.div_ceil(TUNING.credit.promised_divisor))
         } else {
             free - kept
         };
@@ -477,7 +466,7 @@ impl Credit {
             }
             (false, true) => {
                 self.deactivate(now, peer, grant);
-                self.active.len() >= SCHEDULED_SENDERS
+                self.active.len() >= TUNING.credit.scheduled_senders
             }
             (false, false) => false,
         }
@@ -523,7 +512,7 @@ impl Credit {
             allowance
         } else {
             let unscheduled = allowance * self.rules.peers().saturating_sub(1);
-            let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
+            let senders = self.active.len().clamp(1, TUNING.credit.scheduled_senders) as u64;
             (self.path.pool_frames().saturating_sub(unscheduled) / senders).max(allowance)
         };
         if self.rules.has_policy() {
@@ -610,7 +599,7 @@ impl Credit {
 
     /// Whether the peer is scheduled: all places but one go to the most urgent, the last to the one served least, so that none starves.
     fn is_scheduled(&mut self, peer: u16, grant: &Grant) -> bool {
-        if self.active.len() <= SCHEDULED_SENDERS {
+        if self.active.len() <= TUNING.credit.scheduled_senders {
             return true;
         }
         let active = &self.active;

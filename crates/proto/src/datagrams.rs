@@ -8,14 +8,7 @@ use alloc::vec::{Drain, Vec};
 use crate::event::Destination;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
-
-/// Queue length: more would only become outdated.
-const WAITING_MOST: usize = 64;
-
-/// When none of them could leave, all are tried again after this time, and after twice as long each further time: a peer's ring may stay full while
-/// its process is stopped.
-const RETRY: Duration = Duration::from_micros(250);
-const RETRY_MOST: Duration = Duration::from_millis(32);
+use crate::tuning::TUNING;
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -45,7 +38,7 @@ pub(crate) struct Datagrams {
     refused: usize,
     /// None is tried before this time.
     retry_at: Option<Instant>,
-    /// Duration of the latest pause; zero: the next is [`RETRY`].
+    /// Duration of the latest pause; zero: the next is the shortest.
     pause: Duration,
     /// Datagrams that were dropped and not reported yet.
     dropped: Vec<Dropped>,
@@ -55,7 +48,7 @@ impl Datagrams {
     /// Queues a datagram. It replaces a waiting one of the same key, or the oldest if the queue is full.
     pub(crate) fn push(&mut self, datagram: Waiting, pool: &mut Pool) {
         self.supersede(datagram.to, (datagram.channel_id, datagram.key), pool);
-        if self.queue.len() == WAITING_MOST
+        if self.queue.len() == TUNING.datagrams.waiting_max
             && let Some(oldest) = self.queue.pop_front()
         {
             self.drop_one(Dropped::Superseded(oldest.to), oldest.payload, pool);
@@ -83,7 +76,8 @@ impl Datagrams {
     pub(crate) fn next(&mut self, now: Instant, pool: &mut Pool) -> Option<Destination> {
         self.is_offered = false;
         if !self.queue.is_empty() && self.refused >= self.queue.len() {
-            self.pause = (self.pause + self.pause).clamp(RETRY, RETRY_MOST);
+            self.pause =
+                (self.pause + self.pause).clamp(TUNING.datagrams.retry, TUNING.datagrams.retry_max);
             (self.refused, self.retry_at) = (0, Some(now + self.pause));
         }
         if self.retry_at.is_some_and(|at| now < at) {
@@ -197,7 +191,7 @@ mod tests {
         assert_eq!(all.dropped().as_slice(), [Dropped::Superseded(A)]);
         assert_eq!(all.next(at(0), &mut pool), Some(B));
         assert_eq!(all.pop().map(|next| next.lap), Some(2));
-        for key in 1..=WAITING_MOST as u32 {
+        for key in 1..=TUNING.datagrams.waiting_max as u32 {
             all.push(waiting(B, key, key, NEVER), &mut pool);
         }
         assert_eq!(

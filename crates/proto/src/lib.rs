@@ -31,6 +31,7 @@ mod posted;
 mod receiving;
 mod rules;
 mod suci;
+mod tuning;
 
 pub use config::{Config, PeerLink};
 pub use congestion::{Congestion, CongestionKind, UnknownCongestion};

@@ -9,22 +9,7 @@
 //! Invariant: `least_frames <= pool_frames <= receive_frames`, and `pool_frames` is what the path holds as far as that allows.
 
 use crate::time::{Duration, Instant};
-
-/// Losses do not shrink the pool below this and one frame for each peer: enough for 10 Gbit/s × 40 µs.
-const POOL_FRAMES_MIN: u64 = 32;
-/// Least number of frames in a measurement: of 5 % loss it finds 10 ± 3.
-const MEASURED_FRAMES_MIN: u64 = 192;
-/// Where frames may be lost, the pool begins no larger than this, because the first measurement would come too late for a first burst that no switch
-/// holds. Enough for 10 Gbit/s × 300 µs.
-const POOL_FRAMES_FIRST: u64 = 256;
-/// With many peers, the pool begins with this for each: each may send half of it without further permission, a few small messages.
-const PEER_FRAMES_FIRST: u64 = 8;
-/// Loss up to this, in millionths, starts no trial.
-const TOLERATED_PPM: u64 = 20_000;
-/// Loss beyond this halves the pool without a trial: a quarter less would not change the rate of a pool that overflows so much.
-const GROSS_PPM: u64 = 333_333;
-/// When neither a smaller nor a larger pool was better, the next trial waits for this many measurements.
-const REST_MEASUREMENTS: u32 = 16;
+use crate::tuning::TUNING;
 
 const MILLION: u64 = 1_000_000;
 
@@ -77,13 +62,13 @@ impl Path {
     pub(crate) fn new(receive_frames: u64) -> Self {
         Self {
             receive_frames,
-            least_frames: POOL_FRAMES_MIN.min(receive_frames),
+            least_frames: TUNING.path.pool_frames_min.min(receive_frames),
             pool_frames: receive_frames,
             path_frames: u64::MAX,
             is_new: false,
             seen_frames: 0,
             lost_frames: 0,
-            measure_after_frames: receive_frames.max(MEASURED_FRAMES_MIN),
+            measure_after_frames: receive_frames.max(TUNING.path.measured_frames_min),
             since: Instant::default(),
             idle_since: Some(Instant::default()),
             settling: false,
@@ -94,24 +79,24 @@ impl Path {
 
     /// Begins with a small pool: the path may hold less than the receive side.
     pub(crate) fn begin_small(&mut self) {
-        self.path_frames = POOL_FRAMES_FIRST;
+        self.path_frames = TUNING.path.pool_frames_first;
         self.is_new = true;
-        self.resize(POOL_FRAMES_FIRST);
-        self.measure_after_frames = self.pool_frames.max(MEASURED_FRAMES_MIN);
+        self.resize(TUNING.path.pool_frames_first);
+        self.measure_after_frames = self.pool_frames.max(TUNING.path.measured_frames_min);
     }
 
     /// Sets what the receive side holds, or the program's window. What was measured of the path stays known.
     pub(crate) fn set_receive_frames(&mut self, frames: u64) {
         self.receive_frames = frames;
-        self.least_frames = POOL_FRAMES_MIN.min(frames);
+        self.least_frames = TUNING.path.pool_frames_min.min(frames);
         self.trial = None;
         self.resize(self.path_frames);
     }
 
     pub(crate) fn set_peers(&mut self, peers: u64) {
-        self.least_frames = (POOL_FRAMES_MIN + peers).min(self.receive_frames);
+        self.least_frames = (TUNING.path.pool_frames_min + peers).min(self.receive_frames);
         let first_frames = if self.is_new {
-            peers * PEER_FRAMES_FIRST
+            peers * TUNING.path.peer_frames_first
         } else {
             0
         };
@@ -173,7 +158,7 @@ impl Path {
         self.measure_after_frames = if self.settling {
             before / 2
         } else {
-            self.pool_frames.max(MEASURED_FRAMES_MIN)
+            self.pool_frames.max(TUNING.path.measured_frames_min)
         };
         self.pool_frames != before
     }
@@ -182,9 +167,9 @@ impl Path {
         self.rest = self.rest.saturating_sub(1);
         let trial = self.trial.take();
         let best_rate = trial.map_or(rate, |trial| trial.best_rate.max(rate));
-        if loss_ppm <= TOLERATED_PPM {
+        if loss_ppm <= TUNING.path.tolerated_ppm {
             self.resize(self.pool_frames + self.pool_frames / 8 + 1);
-        } else if loss_ppm > GROSS_PPM {
+        } else if loss_ppm > TUNING.path.gross_ppm {
             self.resize(self.pool_frames / 2);
             self.settling = true;
         } else if let Some(trial) = trial {
@@ -200,7 +185,7 @@ impl Path {
                 if change == Change::Smaller {
                     self.try_change(Change::Larger, best_rate);
                 } else {
-                    self.rest = REST_MEASUREMENTS;
+                    self.rest = TUNING.path.rest_measurements;
                 }
             }
         } else if self.rest == 0 {
@@ -222,7 +207,7 @@ impl Path {
         }
         self.path_frames = known_frames; // only the trial's result changes it
         if self.pool_frames == from_frames {
-            self.rest = REST_MEASUREMENTS;
+            self.rest = TUNING.path.rest_measurements;
             return;
         }
         self.trial = Some(Trial {

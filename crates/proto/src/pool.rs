@@ -3,16 +3,13 @@
 //! Buffers are kept in classes by powers of two of their capacity. The total is bounded; the rest returns to the allocator.
 
 use crate::posted::Posted;
+use crate::tuning::TUNING;
 use alloc::vec::Vec;
 
 /// Smallest class: 64 B, one cache line.
 const SMALLEST_LOG2: u32 = 6;
 /// Number of classes: up to 4 GiB.
 const CLASSES: usize = 27;
-/// Total capacity kept at most. Large buffers are worth keeping most: new ones cost a page fault every 4 KiB.
-const KEPT_BYTES: usize = 256 << 20;
-/// Number of bitmaps kept at most.
-const KEPT_BITMAPS: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -69,7 +66,7 @@ impl Pool {
         else {
             return;
         };
-        if self.kept_bytes + capacity > KEPT_BYTES {
+        if self.kept_bytes + capacity > TUNING.messages.kept_bytes {
             return;
         }
         if let Some(class) = self.classes.get_mut(class as usize) {
@@ -86,7 +83,7 @@ impl Pool {
     }
 
     pub(crate) fn put_bitmap(&mut self, mut bitmap: Vec<u64>) {
-        if bitmap.capacity() > 0 && self.bitmaps.len() < KEPT_BITMAPS {
+        if bitmap.capacity() > 0 && self.bitmaps.len() < TUNING.messages.kept_bitmaps {
             bitmap.clear();
             self.bitmaps.push(bitmap);
         }

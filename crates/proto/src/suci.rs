@@ -14,16 +14,9 @@ use alloc::vec::Vec;
 
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::rules::Rules;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
+use crate::tuning::TUNING;
 use tsumuji_wire::Permit;
-
-/// A grant of which nothing arrived for this long no longer counts when others wait, because it or its frames were lost. Many round trips of a local
-/// network.
-const GRANT_LIFETIME: Duration = Duration::from_millis(10);
-
-/// The window until the program chooses another, if the link may lose frames: a switch may hold less than our receive side, and senders that
-/// go back for each loss must not fill it. The paper's window is what a UDP socket held in its day, 64 KiB or some dozens of frames.
-const WINDOW_FRAMES: u64 = 256;
 
 /// State of one peer: the frames that it wants to send again, and the window and grants that it was told.
 #[derive(Debug)]
@@ -285,7 +278,7 @@ impl Suci {
 
     /// Nothing can be permitted, and unused grants were not voided for a while.
     fn begins_sweep(&mut self) -> bool {
-        let begins = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFETIME;
+        let begins = self.is_full() && self.now.since(self.swept_at) >= TUNING.suci.grant_lifetime;
         if begins {
             self.swept_at = self.now;
         }
@@ -300,7 +293,7 @@ impl Suci {
     /// Visits the `index`-th peer with grants, and voids them if nothing of them arrived for long. `false`: it has none any more, and another peer
     /// has its index.
     fn check_holder(&mut self, index: usize, inbound: &mut Inbound, expected: u64) -> bool {
-        if self.now.since(inbound.moved_at) >= GRANT_LIFETIME {
+        if self.now.since(inbound.moved_at) >= TUNING.suci.grant_lifetime {
             self.void(inbound, expected);
         }
         inbound.holds = inbound.outstanding(expected) > 0;

@@ -2,7 +2,8 @@
 //!
 //! Part of `credit`.
 
-use super::{Grant, SCHEDULED_SENDERS};
+use super::Grant;
+use crate::tuning::TUNING;
 
 /// A sender that has more to send.
 #[derive(Debug, Clone, Copy)]
@@ -38,14 +39,14 @@ pub(super) struct Scheduled {
 impl Scheduled {
     pub(super) fn among(active: &[Active]) -> Self {
         const NOBODY: ((u8, u64), u16) = ((u8::MAX, u64::MAX), u16::MAX);
-        let mut urgent = [NOBODY; SCHEDULED_SENDERS - 1];
+        let mut urgent = [NOBODY; TUNING.credit.scheduled_senders - 1];
         let mut served = [(u64::MAX, u16::MAX); 2];
         for entry in active {
             insert(&mut urgent, (entry.urgency, entry.peer));
             insert(&mut served, (entry.served, entry.peer));
         }
         Self {
-            least_urgent: urgent[SCHEDULED_SENDERS - 2],
+            least_urgent: urgent[TUNING.credit.scheduled_senders - 2],
             least_served: served,
         }
     }

@@ -122,8 +122,8 @@ fn schedules_are_as_if_each_compared_all() {
             let key = (grant.urgency, peer);
             let before = active.iter().filter(|a| (a.urgency, a.peer) < key).count();
             let least = |a: &Active| a.peer == peer || (a.served, a.peer) >= (grant.served, peer);
-            active.len() <= SCHEDULED_SENDERS
-                || before < SCHEDULED_SENDERS - 1
+            active.len() <= TUNING.credit.scheduled_senders
+                || before < TUNING.credit.scheduled_senders - 1
                 || active.iter().all(least)
         };
         for (peer, grant) in (0..).zip(&grants).filter(|(_, grant)| grant.active) {

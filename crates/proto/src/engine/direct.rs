@@ -20,6 +20,7 @@ use crate::peer::direct::{Arriving, Counts, Talk};
 use crate::peer::reassembly::{Assembled, Reassembly};
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::Instant;
+use crate::tuning::TUNING;
 use alloc::boxed::Box;
 use tsumuji_wire::{Channel, DATA_HEADER_BYTES, Data, NodeId, flags, parse_data_head};
 
@@ -41,12 +42,6 @@ const POLL_FRAMES: usize = 128;
 pub(super) fn unasked_bytes(config: &Config, link: &PeerLink) -> usize {
     UNASKED_RINGS * config.ring_bytes + POLL_FRAMES * link.frame_bytes as usize
 }
-
-/// A message has at most this fraction of a ring: others are on their way, too.
-const RING_PART: usize = 4;
-
-/// Payload of each frame of a message of several frames: short, because the receiver copies one while the next is written.
-const PART_BYTES: usize = 16 << 10;
 
 /// Permission to send one message directly, and the means to build its frames.
 #[derive(Debug)]
@@ -86,7 +81,8 @@ impl Direct<'_> {
 
     /// A message longer than this does not go through the ring.
     pub fn ring_message_bytes(&self) -> usize {
-        self.frame_bytes.max(self.ring_bytes / RING_PART)
+        self.frame_bytes
+            .max(self.ring_bytes / TUNING.messages.ring_divisor)
     }
 
     /// Number of frames of a message longer than one frame, and length of the largest frame.
@@ -97,7 +93,7 @@ impl Direct<'_> {
     }
 
     fn part_bytes(&self) -> usize {
-        self.frame_bytes.min(PART_BYTES)
+        self.frame_bytes.min(TUNING.messages.part_bytes)
     }
 
     /// Frame `index` of a message of several, which must all be sent in order, with no other frame between them.

@@ -9,11 +9,9 @@ use super::{Engine, peer_of};
 use crate::event::Window;
 use crate::peer::pace::Pace;
 use crate::policy::FlowPolicy;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
+use crate::tuning::TUNING;
 use tsumuji_wire::NodeId;
-
-/// A peer is asked for its window at most this often: many round trips of a local network, and a program may ask in a loop.
-const WINDOW_ASKED_EACH: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// State of what peers may send ahead.
@@ -107,7 +105,7 @@ impl Engine {
         let Some(state) = self.peer_mut(peer) else {
             return;
         };
-        if state.is_up() && now.since(state.last_ping) >= WINDOW_ASKED_EACH {
+        if state.is_up() && now.since(state.last_ping) >= TUNING.session.window_asked_each {
             state.last_ping = now;
             state.ping_pending = true;
             self.enqueue(peer, now);

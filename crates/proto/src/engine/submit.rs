@@ -13,10 +13,8 @@ use crate::peer::Peer;
 use crate::peer::places::CHANNELS_MAX;
 use crate::peer::queue::BorrowedState;
 use crate::peer::session::Phase;
+use crate::tuning::TUNING;
 use tsumuji_wire::{Channel, NodeId};
-
-/// Shared messages shorter than this are copied: that is cheaper, and releases the program's memory at once.
-const SHARED_BYTES: usize = 4 << 10;
 
 impl Engine {
     /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole.
@@ -43,7 +41,7 @@ impl Engine {
         let submitted = match payload {
             Payload::Copied(head, rest) => queue.push_copied(channel, (head, rest), notify, pool),
             Payload::Shared(message) => {
-                let copied = if size < SHARED_BYTES {
+                let copied = if size < TUNING.messages.shared_bytes {
                     queue.push_copied(channel, (&message, &[]), notify, pool)
                 } else {
                     None

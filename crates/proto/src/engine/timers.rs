@@ -7,13 +7,13 @@ use crate::event::Event;
 use crate::message::SendId;
 use crate::peer::Peer;
 use crate::peer::queue::STALL_REPAIRS;
-use crate::peer::rtt::PROBE_MAX;
 use crate::peer::session::Phase;
 use crate::time::{Duration, Instant};
+use crate::tuning::TUNING;
 use tsumuji_wire::NodeId;
 
 /// In this time a waiting sender has sent so many probes that one of them has arrived.
-const PROBES_MAX: Duration = PROBE_MAX.times(STALL_REPAIRS as u64);
+const PROBES_MAX: Duration = TUNING.loss.probe_max.times(STALL_REPAIRS as u64);
 
 /// A frame that Ethernet with an MTU of 1500 carries, less room for tunnels and checksums.
 const USUAL_FRAME_BYTES: usize = 1400;

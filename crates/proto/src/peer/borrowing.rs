@@ -15,10 +15,8 @@ use bytes::Bytes;
 
 use crate::message::{Borrowed, SendId};
 use crate::pool::{Pool, has_bit};
+use crate::tuning::TUNING;
 use tsumuji_wire::NodeId;
-
-/// Approximate size of a piece: large enough to be copied fast, small enough to be released soon.
-const PIECE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Borrowing {
@@ -79,7 +77,7 @@ impl Borrowing {
         // A message of one fragment has no bitmap; were it acknowledged, it would not be borrowed any more.
         let is_missing =
             |fragment: u32| acknowledged.is_empty() || !has_bit(acknowledged, fragment as usize);
-        self.piece_fragments = (PIECE_BYTES / fragment_bytes).max(1) as u32;
+        self.piece_fragments = (TUNING.messages.piece_bytes / fragment_bytes).max(1) as u32;
         let first = (0..fragments).find(|&fragment| is_missing(fragment))?;
         self.first = first / self.piece_fragments;
         let mut kept_bytes = 0;

@@ -4,7 +4,7 @@
 //! packet numbers are acknowledged all the same, for the sender's accounts.
 //!
 //! Invariants: no datagram is delivered after a newer one of its stream; at most one of a stream is incomplete, and it is charged to the budget until
-//! it is complete, replaced, or got no fragment for [`PATIENCE`].
+//! it is complete, replaced, or got no fragment for `datagrams.patience` of `tuning`.
 
 use alloc::vec::Vec;
 
@@ -13,12 +13,9 @@ use super::places::CHANNELS_MAX;
 use super::reassembly::Reassembly;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
+use crate::tuning::TUNING;
 use tsumuji_wire::Channel;
-
-/// An incomplete datagram is dropped if no fragment of it came for this long: its sender has dropped it, or its last fragments are lost. This is far
-/// beyond any reordering, and a datagram this late is of no use.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct DatagramReceive {
@@ -140,13 +137,15 @@ impl DatagramReceive {
             .streams
             .iter()
             .filter_map(|stream| stream.partial.as_ref());
-        partials.map(|partial| partial.last_at + PATIENCE).min()
+        partials
+            .map(|partial| partial.last_at + TUNING.datagrams.patience)
+            .min()
     }
 
     /// Drops incomplete datagrams that have waited too long.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
         for stream in &mut self.streams {
-            let stale = |partial: &Partial| partial.last_at + PATIENCE <= now;
+            let stale = |partial: &Partial| partial.last_at + TUNING.datagrams.patience <= now;
             if stream.partial.as_ref().is_some_and(stale) {
                 stream.drop_partial(memory, pool);
             }

@@ -5,16 +5,7 @@
 use super::flight::{Flight, Part};
 use super::rtt::Rtt;
 use crate::time::{Duration, Instant};
-
-/// A frame is lost when this many later ones have arrived; doubles each time that turns out wrong.
-const REORDERING_FRAMES: u64 = 3;
-/// Upper limit of that number.
-const REORDERING_FRAMES_MAX: u64 = 64;
-/// How long the peer may delay an acknowledgement; part of every time-out.
-pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
-
-/// Time between probes that a program brings forward, at least: it may call in a loop while the peer does not run.
-const REPAIRS_APART: Duration = Duration::from_millis(1);
+use crate::tuning::TUNING;
 
 /// Loss detection by overtaking.
 #[derive(Debug)]
@@ -27,7 +18,7 @@ pub(super) struct Overtaken {
 impl Overtaken {
     pub(super) fn new() -> Self {
         Self {
-            lost_after_frames: REORDERING_FRAMES,
+            lost_after_frames: TUNING.loss.reordering_frames,
             expires_at: None,
         }
     }
@@ -35,7 +26,8 @@ impl Overtaken {
     /// Notes that a frame marked as lost has arrived.
     #[cold]
     pub(super) fn on_spurious_loss(&mut self) {
-        self.lost_after_frames = (self.lost_after_frames * 2).min(REORDERING_FRAMES_MAX);
+        self.lost_after_frames =
+            (self.lost_after_frames * 2).min(TUNING.loss.reordering_frames_max);
     }
 
     /// Number `newest`, sent at `newest_at`, was acknowledged: marks frames as lost that it overtook by enough, in numbers or in time.
@@ -103,7 +95,7 @@ impl Silence {
             quiet_since: Instant::default(),
             blocked_since: None,
             backoff: 0,
-            probe_after: Rtt::new().probe_after(ACK_DELAY, 0),
+            probe_after: Rtt::new().probe_after(TUNING.acks.delay, 0),
         }
     }
 
@@ -119,7 +111,7 @@ impl Silence {
     pub(super) fn on_answer(&mut self, now: Instant, rtt: &Rtt) {
         self.quiet_since = now;
         self.backoff = 0;
-        self.probe_after = rtt.probe_after(ACK_DELAY, 0);
+        self.probe_after = rtt.probe_after(TUNING.acks.delay, 0);
     }
 
     /// Notes that something waits that may not leave.
@@ -148,7 +140,7 @@ impl Silence {
     pub(super) fn may_repair(&self, now: Instant, rtt: &Rtt, in_flight: bool) -> bool {
         let apart = match self.backoff {
             0 => rtt.smoothed,
-            _ => rtt.smoothed.max(REPAIRS_APART),
+            _ => rtt.smoothed.max(TUNING.loss.repairs_apart),
         };
         (in_flight || self.blocked_since.is_some()) && now >= self.quiet_since + apart
     }
@@ -156,7 +148,7 @@ impl Silence {
     /// Notes that a probe leaves; the next one waits longer.
     pub(super) fn on_probe(&mut self, now: Instant, rtt: &Rtt) {
         self.backoff += 1;
-        self.probe_after = rtt.probe_after(ACK_DELAY, self.backoff);
+        self.probe_after = rtt.probe_after(TUNING.acks.delay, self.backoff);
         self.quiet_since = now;
         if self.blocked_since.is_some() {
             self.blocked_since = Some(now);

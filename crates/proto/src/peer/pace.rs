@@ -11,6 +11,7 @@
 
 use super::rtt::Rtt;
 use crate::time::{Duration, Instant};
+use crate::tuning::TUNING;
 
 /// Limit on how fast frames leave to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,8 +30,6 @@ pub enum Pace {
 const FRAME: u64 = 16;
 /// Largest window: as many numbers as may be unanswered.
 const WINDOW_MAX: u64 = crate::numbers::NUMBER_WINDOW * FRAME;
-/// The shortest round trip is that of the last one or two of these periods, because the path may become longer.
-const SHORTEST_KEPT: Duration = Duration::from_secs(2);
 /// Approximate size of a frame's header and of what a link adds.
 const HEADER_BYTES: u64 = 64;
 
@@ -62,9 +61,6 @@ pub(crate) struct Pacer {
     /// Frames that had been sent again when this round began.
     repaired: u64,
 }
-
-/// Immediate answers that are requested in each window, so that it moves smoothly.
-const ASKS_PER_WINDOW: u64 = 4;
 
 /// No sample.
 const NONE: Duration = Duration::from_nanos(u64::MAX);
@@ -132,7 +128,7 @@ impl Pacer {
         let late = now.since(self.next_at).min(interval);
         self.next_at = now + Duration::from_nanos(interval.as_nanos() - late.as_nanos());
         self.unasked += FRAME;
-        let asks = self.unasked * ASKS_PER_WINDOW >= self.window
+        let asks = self.unasked * TUNING.pace.asks_per_window >= self.window
             || in_flight as u64 * FRAME >= self.window;
         if asks {
             self.unasked = 0;
@@ -149,7 +145,7 @@ impl Pacer {
         let sample = core::mem::replace(&mut self.sample, NONE);
         (self.round_end, self.round_trip) = (now + sample, sample);
         if now >= self.period_end {
-            self.period_end = now + SHORTEST_KEPT;
+            self.period_end = now + TUNING.pace.shortest_kept;
             self.shortest = [sample, self.shortest[0]];
         }
         self.shortest[0] = self.shortest[0].min(sample);

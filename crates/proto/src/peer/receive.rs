@@ -10,21 +10,14 @@ use super::channel::{Accepted, CHANNEL_WINDOW, ChannelReceive, Fragment, Remaini
 use super::datagrams::DatagramReceive;
 use super::places::Places;
 use super::reassembly::{Assembled, Reassembly};
-use super::send::ACK_DELAY;
 use crate::counters::Drop;
 use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::{Duration, Instant};
+use crate::tuning::TUNING;
 use tsumuji_wire::{Channel, Data, DeliveryClass, STAMP_BYTES, flags};
-
-/// While a gap is open, it is reported again after this many frames.
-const FRAMES_PER_GAP_REPORT: u32 = 4;
-/// An acknowledgement is sent after this many frames at the latest,
-const FRAMES_PER_ACK_MAX: u32 = 32;
-/// or after this much payload: a sender that goes on copies what is not acknowledged of a long message.
-const BYTES_PER_ACK: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Receive {
@@ -117,7 +110,7 @@ impl Receive {
 
     /// Notes that the peer may send `frames` ahead.
     pub(crate) fn set_window(&mut self, frames: u64) {
-        self.patience_frames = ((frames / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX);
+        self.patience_frames = ((frames / 4) as u32).clamp(1, TUNING.acks.frames_max);
     }
 
     /// Charge of the peer's messages here, in bytes.
@@ -474,11 +467,13 @@ impl Receive {
         self.unacknowledged += 1;
         self.unacknowledged_bytes += payload_bytes;
         let patience = if self.arrivals.has_gap() {
-            FRAMES_PER_GAP_REPORT
+            TUNING.acks.frames_per_gap_report
         } else {
             self.patience_frames
         };
-        if at_once || self.unacknowledged >= patience || self.unacknowledged_bytes >= BYTES_PER_ACK
+        if at_once
+            || self.unacknowledged >= patience
+            || self.unacknowledged_bytes >= TUNING.acks.bytes
         {
             self.ack_now = true;
         }
@@ -496,7 +491,7 @@ impl Receive {
         if self.ack_now {
             None
         } else {
-            self.waiting_since.map(|since| since + ACK_DELAY)
+            self.waiting_since.map(|since| since + TUNING.acks.delay)
         }
     }
 

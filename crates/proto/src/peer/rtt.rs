@@ -1,13 +1,7 @@
 //! Round-trip time to one peer, and the time-outs that follow from it (RFC 6298, RFC 8985).
 
 use crate::time::Duration;
-
-/// Before the first sample arrives.
-const INITIAL_RTT: Duration = Duration::from_millis(1);
-/// Shorter time-outs measure the peer's scheduler, not the network.
-const PROBE_MIN: Duration = Duration::from_micros(500);
-/// Longer time-outs do not help on a dead link.
-pub(crate) const PROBE_MAX: Duration = Duration::from_millis(200);
+use crate::tuning::TUNING;
 
 #[derive(Debug)]
 pub(crate) struct Rtt {
@@ -21,9 +15,9 @@ pub(crate) struct Rtt {
 impl Rtt {
     pub(crate) fn new() -> Self {
         Self {
-            smoothed: INITIAL_RTT,
-            variance: INITIAL_RTT.divided(2),
-            latest: INITIAL_RTT,
+            smoothed: TUNING.loss.initial_rtt,
+            variance: TUNING.loss.initial_rtt.divided(2),
+            latest: TUNING.loss.initial_rtt,
             sampled: false,
         }
     }
@@ -55,11 +49,12 @@ impl Rtt {
     pub(crate) fn probe_after(&self, ack_delay: Duration, backoff: u32) -> Duration {
         // Times that were measured are far from an overflow.
         let estimate = self.smoothed.as_nanos() + 4 * self.variance.as_nanos();
-        let base = Duration::from_nanos(estimate + ack_delay.as_nanos()).max(PROBE_MIN);
+        let base = Duration::from_nanos(estimate + ack_delay.as_nanos()).max(TUNING.loss.probe_min);
         if backoff == 0 {
             return base;
         }
-        base.times(1 << backoff.min(12)).min(PROBE_MAX.max(base))
+        base.times(1 << backoff.min(12))
+            .min(TUNING.loss.probe_max.max(base))
     }
 
     /// A frame sent this long ago, and overtaken, is lost.

@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 
 pub(crate) use super::flight::AckNews;
 pub(crate) use super::flight::Part;
-pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
 use super::queue::datagrams::NEVER;
 use super::queue::{Failed, Place, Queue};

@@ -4,12 +4,9 @@
 //! frames of an earlier one that are still in the network never do.
 
 use crate::time::{Duration, Instant};
+use crate::tuning::TUNING;
 use tsumuji_wire::{Hello, NodeId};
 
-/// First wait for a welcome.
-const RETRY_FIRST: Duration = Duration::from_millis(1);
-/// Later waits double, up to this.
-const RETRY_MAX: Duration = Duration::from_millis(200);
 /// At most one reset per peer in this time.
 const RESET_EVERY: Duration = Duration::from_millis(10);
 
@@ -80,7 +77,7 @@ impl Session {
             hello_at: None,
             connecting_since: now,
             pending: None,
-            retry: RETRY_FIRST,
+            retry: TUNING.session.retry,
             nonce,
             nonce_floor: nonce,
             last_reset: None,
@@ -90,7 +87,7 @@ impl Session {
     pub(crate) fn reconnect(&mut self, now: Instant) {
         self.phase = Phase::Connecting;
         self.connecting_since = now;
-        self.retry = RETRY_FIRST;
+        self.retry = TUNING.session.retry;
         self.hello_pending = true;
     }
 
@@ -114,7 +111,7 @@ impl Session {
         self.hello_pending = false;
         self.nonce = self.nonce.wrapping_add(1);
         self.hello_at = Some(now + self.retry);
-        self.retry = self.retry.times(2).min(RETRY_MAX);
+        self.retry = self.retry.times(2).min(TUNING.session.retry_max);
         self.nonce
     }
 
@@ -131,7 +128,7 @@ impl Session {
         }
         if self.phase == Phase::Dead && self.hello_at.is_none() {
             self.connecting_since = now;
-            self.retry = RETRY_FIRST;
+            self.retry = TUNING.session.retry;
         }
     }
 
@@ -154,7 +151,7 @@ impl Session {
         let other = self.pending.take().is_some_and(|other| other != identity);
         self.hello_pending = other && !latest;
         self.hello_at = None;
-        self.retry = RETRY_FIRST;
+        self.retry = TUNING.session.retry;
         self.nonce_floor = self.nonce;
     }
 

@@ -1,7 +1,7 @@
 //! How `suci` reacts to frames and asks: acknowledgements state a window, and grants permit lost frames to be sent again (R-73 … R-76), as far as the
 //! ring and the free memory allow. Part of `suci`.
 
-use super::{Answer, Inbound, Suci, WINDOW_FRAMES};
+use super::{Answer, Inbound, Suci};
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::memory::Memory;
@@ -9,13 +9,8 @@ use crate::peer::Peer;
 use crate::policy::{Room, Sender};
 use crate::receiving::Members;
 use crate::time::Instant;
+use crate::tuning::TUNING;
 use tsumuji_wire::{Data, Permit, flags};
-
-/// How many waiting peers are visited after each frame: the next frame comes soon, and should cost little.
-const CALLS_PER_FRAME: usize = 4;
-
-/// The same after an ask, or when memory comes free.
-const CALLS_PER_ASK: usize = 64;
 
 /// How far ahead one peer may send new frames.
 struct Window {
@@ -44,7 +39,7 @@ impl Suci {
     pub(crate) fn of(config: &Config) -> Self {
         let mut suci = Self::new(config.receive_frames);
         if !config.lossless {
-            suci.rules.set_window(WINDOW_FRAMES);
+            suci.rules.set_window(TUNING.suci.window_frames);
         }
         suci
     }
@@ -91,7 +86,7 @@ impl Suci {
     /// Permits more to other peers, after a frame.
     pub(crate) fn share_room(&mut self, members: &mut Members<'_>) {
         if self.has_room() {
-            self.call_some(CALLS_PER_FRAME, members);
+            self.call_some(TUNING.suci.calls_per_frame, members);
         }
     }
 
@@ -142,7 +137,7 @@ impl Suci {
         if self.begins_sweep() {
             self.void_overdue(&mut members);
         }
-        self.call_some(CALLS_PER_ASK, &mut members);
+        self.call_some(TUNING.suci.calls_per_ask, &mut members);
     }
 
     /// Grants peers that wait for memory what they were refused, and tells peers of a larger window.
@@ -151,7 +146,7 @@ impl Suci {
         if self.rules.has_policy() {
             self.sort_by_rank(&members);
         }
-        self.call_some(CALLS_PER_ASK, &mut members);
+        self.call_some(TUNING.suci.calls_per_ask, &mut members);
         let memory = members.memory;
         for _ in 0..self.short.len() {
             let Some(id) = self.short.pop_front() else {

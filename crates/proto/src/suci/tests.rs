@@ -131,7 +131,7 @@ fn grants_end() {
                 assert_eq!(ledger.ask(0, 2, 1000), Some(Answer::Grant));
             }
             1 => {
-                ledger.suci.now += GRANT_LIFETIME;
+                ledger.suci.now += TUNING.suci.grant_lifetime;
                 assert!(!ledger.suci.check_holder(0, inbound, expected));
                 assert_eq!(ledger.suci.holder(0), None);
             }

@@ -15,12 +15,11 @@ use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
+use crate::tuning::TUNING;
 use tsumuji_wire::{Ack, flags};
 
 /// Larger credit is refused: no receive side holds so many frames, and fewer numbers may be unanswered.
 const CREDIT_FRAMES_MAX: i32 = 1 << 20;
-/// At most this many unanswered numbers count as the tail: the last of what there was to send, and their repairs.
-const TAIL_FRAMES: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Selective {
@@ -74,7 +73,7 @@ impl Selective {
     /// Advances the floor. While nothing is answered, the numbers of the tail stay awaited: the receiver's last answer may be on its way.
     #[inline]
     fn advance(&mut self, now: Instant, rtt: &Rtt) {
-        if self.is_tail && self.flight.unanswered() <= TAIL_FRAMES {
+        if self.is_tail && self.flight.unanswered() <= TUNING.loss.tail_frames {
             return;
         }
         self.flight
