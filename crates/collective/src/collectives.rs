@@ -23,21 +23,13 @@ use crate::ledger::{CollectiveCounters, PIECE_BYTES_LEAST};
 use crate::operation::Operation;
 use crate::plan::Hosts;
 use crate::table::{Can, Table};
+use crate::tuning::TUNING;
 
 /// Most operations under way at once.
 pub const OPERATIONS_MAX: usize = 256;
 
 /// Most groups made by a `Collectives`; keys of closed ones are remembered, so that late messages are not taken for those of others.
 pub const GROUPS_MAX: usize = 64 << 10;
-
-/// Longest wait without a check.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
-
-/// Interval in milliseconds at which a member polls that calls but never has to wait: well below any `dead_after`, and too long to cost anything.
-const POLL_EVERY_MS: u64 = 10;
-
-/// Interval in milliseconds at which operations ask about transfers that wait: too long to cost anything.
-const ASK_EVERY_MS: u64 = 1000;
 
 /// Number of the next `Collectives`: tells apart groups and requests of several in one process.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
@@ -306,7 +298,7 @@ impl Collectives {
     /// Whether the endpoint was not polled for so long that it must be now.
     #[inline]
     pub(crate) fn needs_poll(&self) -> bool {
-        coarse_ms().saturating_sub(self.polled_ms) >= POLL_EVERY_MS
+        coarse_ms().saturating_sub(self.polled_ms) >= TUNING.polling.poll_every_ms
     }
 
     /// Advances all operations, and polls the endpoint if it was not polled for long.
@@ -467,7 +459,7 @@ impl Collectives {
                     return Ok(());
                 }
             }
-            self.await_something(endpoint, Some(&mut *operation), CHECK_EVERY)?;
+            self.await_something(endpoint, Some(&mut *operation), TUNING.polling.check_every)?;
         }
     }
 
@@ -540,7 +532,7 @@ impl Collectives {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.await_something(endpoint, None, left.min(CHECK_EVERY))?;
+            self.await_something(endpoint, None, left.min(TUNING.polling.check_every))?;
             self.advance(endpoint, None)?;
         }
         Ok(true)
@@ -601,12 +593,12 @@ impl Collectives {
         Ok(())
     }
 
-    /// Has all operations ask about transfers that wait, at most once in `ASK_EVERY_MS`. Questions leave by the next `advance`.
+    /// Has all operations ask about transfers that wait, at most once in `polling.ask_every_ms` of `tuning`. Questions leave by the next `advance`.
     fn ask_if_time(&mut self, endpoint: &Endpoint, current: Option<&mut Operation<'_>>) {
         if self.polled_ms < self.ask_at_ms {
             return;
         }
-        self.ask_at_ms = self.polled_ms + ASK_EVERY_MS;
+        self.ask_at_ms = self.polled_ms + TUNING.polling.ask_every_ms;
         let is_never_met = |node| endpoint.other_congestion(node).is_some();
         for operation in &mut self.under_way {
             self.core.ask(operation, is_never_met);

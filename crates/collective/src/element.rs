@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::tuning::TUNING;
+
 /// Plain memory that can be sent unchanged: numbers, arrays of them, structures that derive zerocopy's traits.
 ///
 /// Elements are sent as they are in memory, so all members must have the same byte order (all supported machines are little-endian).
@@ -248,17 +250,15 @@ impl<T: Element> Op<T> {
     }
 }
 
-/// Elements folded at a time if bytes are unaligned: few enough for the first-level cache.
-const BLOCK: usize = 64;
-
 fn fold_unaligned<T: Element>(
     combine: &CombineFn<T>,
     held: &mut [u8],
     incoming: &[u8],
     left: bool,
 ) {
-    let (mut a, mut b) = ([T::new_zeroed(); BLOCK], [T::new_zeroed(); BLOCK]);
-    let step = BLOCK * size_of::<T>();
+    const ELEMENTS: usize = TUNING.long.unaligned_elements;
+    let (mut a, mut b) = ([T::new_zeroed(); ELEMENTS], [T::new_zeroed(); ELEMENTS]);
+    let step = ELEMENTS * size_of::<T>();
     for (held, incoming) in held.chunks_mut(step).zip(incoming.chunks(step)) {
         let count = held.len().min(incoming.len()) / size_of::<T>();
         let bytes = count * size_of::<T>();

@@ -15,35 +15,13 @@ use tsumuji_node::{Channel, DeliveryClass, Endpoint, NodeId, Priority, SendError
 use crate::core::CHANNEL;
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
-
-/// Longest transfer that is sent without waiting for its receiver, on links with cheap frames or direct reads: a longer one is received in place,
-/// which is worth the message that opens it.
-pub(crate) const EAGER_BYTES: usize = 8 << 10;
-
-/// The same over shared memory, as one frame: a longer transfer is read directly, which costs a question and a confirmation.
-const EAGER_ON_HOST_BYTES: usize = 24 << 10;
-
-/// The same between hosts, where a message costs as much as copying that many bytes.
-const EAGER_BETWEEN_HOSTS_BYTES: usize = 64 << 10;
-
-/// Number of such transfers on their way to one member before credit must have returned.
-const EAGER_TRANSFERS: usize = 8;
-
-/// Shortest transfers that are read directly where the kernel takes longer for that than two copies: in longer ones the copies would leave the caches.
-const SLOW_DIRECT_BYTES: usize = 1 << 20;
+use crate::tuning::TUNING;
 
 /// Cost of an eager message beside its payload.
 const OVERHEAD_BYTES: usize = 64;
 
-/// Credit of all peers together, so that a node's memory does not grow with the cluster …
-const EAGER_TOTAL_BYTES: usize = 32 << 20;
-
-/// … as long as each peer has enough to go on while credit returns.
-const EAGER_LEAST_BYTES: usize = 4 * (EAGER_BYTES + OVERHEAD_BYTES);
-const EAGER_MOST_BYTES: usize = 512 << 10;
-
-/// Bytes queued in the engine to one peer, beyond which the rest of a long transfer waits here: more would leave the caches.
-pub(crate) const FEED_BYTES: usize = 256 << 10;
+/// Least credit of a peer: it can go on while credit returns.
+const EAGER_LEAST_BYTES: usize = 4 * (TUNING.eager.bytes + OVERHEAD_BYTES);
 
 /// Limit of control messages of one peer kept for operations not yet called here. A correct peer has fewer under way.
 pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
@@ -51,19 +29,8 @@ pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
 /// Control messages that may wait for a peer before it gets no answers to late messages any more: far more than operations that can be under way.
 const ANSWERS_MAX: usize = 256;
 
-/// If frames are at least this long, pieces of a long transfer are one frame, so that they are read in the link's buffer; otherwise about
-/// `PIECE_BYTES`: enough to be forwarded while more arrives.
-const LONG_FRAME_BYTES: usize = 8 << 10;
-const PIECE_BYTES: usize = 32 << 10;
-
 /// Least size of pieces that are kept, except the last one of a transfer. Ours are longer, even with elements that do not divide a piece.
 pub(crate) const PIECE_BYTES_LEAST: usize = 2 << 10;
-
-/// Longest pieces over links that gather and scatter long messages, of transfers that are not forwarded. A message is scattered into place only after
-/// its first frames.
-const LONG_PIECE_BYTES: usize = 256 << 10;
-/// Least number of pieces of such a transfer, if it is long enough: one is received while the next one is on its way.
-const LONG_PIECES: usize = 4;
 
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -188,21 +155,22 @@ impl Ledger {
         let frame_bytes = endpoint.frame_message_bytes();
         // `packet` gathers, too, but does not scatter: there, pieces of one frame are read in the link's buffer.
         let gathers = endpoint.link_name() == "udp";
-        let message_bytes = if frame_bytes >= LONG_FRAME_BYTES && !gathers {
+        let message_bytes = if frame_bytes >= TUNING.long.frame_bytes && !gathers {
             frame_bytes
         } else {
-            PIECE_BYTES
+            TUNING.long.piece_bytes
         };
         let message_limit_bytes = endpoint.message_limit_bytes();
         let limit_bytes = message_limit_bytes.max(PIECE_BYTES_LEAST);
-        let eager_window_bytes =
-            (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
+        let eager_window_bytes = (TUNING.eager.total_bytes / nodes.max(1))
+            .clamp(EAGER_LEAST_BYTES, TUNING.eager.window_bytes_max);
         let most = if all_here {
-            EAGER_ON_HOST_BYTES
+            TUNING.eager.on_host_bytes
         } else {
-            EAGER_BETWEEN_HOSTS_BYTES
+            TUNING.eager.between_hosts_bytes
         };
-        let eager_bytes = (eager_window_bytes / EAGER_TRANSFERS).clamp(EAGER_BYTES, most);
+        let eager_bytes =
+            (eager_window_bytes / TUNING.eager.transfers).clamp(TUNING.eager.bytes, most);
         let identity = (all_here || own.is_some()).then(Identity::new);
         let is_slow = identity.is_some() && !ProcessMemory::pays();
         Self {
@@ -220,11 +188,15 @@ impl Ledger {
             eager_bytes,
             message_limit_bytes,
             piece_bytes: message_bytes.min(limit_bytes) - HEADER_BYTES,
-            piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
+            piece_most_bytes: TUNING.long.gathered_piece_bytes.min(limit_bytes) - HEADER_BYTES,
             gathers,
             identity,
             forbids_reads: false,
-            direct_bytes: if is_slow { SLOW_DIRECT_BYTES } else { 0 },
+            direct_bytes: if is_slow {
+                TUNING.long.slow_direct_bytes
+            } else {
+                0
+            },
             block: Vec::new(),
             counters: CollectiveCounters::default(),
         }
@@ -246,7 +218,7 @@ impl Ledger {
     /// Payload of a piece in whole units, for a transfer of `len`; `streams`: members forward bytes as they arrive.
     pub(crate) fn piece_bytes(&self, unit: usize, len: usize, streams: bool) -> usize {
         let bytes = if self.gathers && !streams {
-            (len / LONG_PIECES).clamp(self.piece_bytes, self.piece_most_bytes)
+            (len / TUNING.long.gathered_pieces).clamp(self.piece_bytes, self.piece_most_bytes)
         } else {
             self.piece_bytes
         };

@@ -51,7 +51,7 @@
 //!
 //! Modules: `api` has the operations; `call` their arguments; `plan` the transfers of each member; `operation` carries out a plan, `native` a
 //! broadcast by the link; `table` chooses algorithms, `tune` measures them; `core` dispatches messages and spreads failures; `ledger` is the credit
-//! ledger. Reliability of messages and congestion control are left to the engine.
+//! ledger; `tuning` has the numbers of all. Reliability of messages and congestion control are left to the engine.
 
 mod api;
 mod call;
@@ -68,6 +68,7 @@ mod plan;
 pub mod profile;
 pub mod table;
 pub mod tune;
+mod tuning;
 
 pub use self::core::{CHANNEL, channel_options};
 pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};

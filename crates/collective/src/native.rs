@@ -1,6 +1,6 @@
 //! Broadcast by the link: a frame sent once reaches all members, and lost ones are asked for.
 //!
-//! Part of an `operation`. Members form a tree below the root, of fan-in [`FAN_IN`], in which they report how far they and all below them have come;
+//! Part of an `operation`. Members form a tree below the root, of a fixed fan-in (`tuning`), in which they report how far they and all below them have come;
 //! the first report means that they are ready. The root stays within a window of bytes ahead of the slowest. Frames contain their offset, so a
 //! receiver writes them in place in any order, and asks the root for missing bytes. The root broadcasts them again for the first question, and sends
 //! them as a reliable message for a later one: so it ends under any loss. A member that lacks the first report of a child for long asks it, once: a child
@@ -21,35 +21,13 @@ use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Called, Header, Kind};
 use crate::ledger::{Control, Ledger, send_now};
-
-/// Members that report to one: keeps both the reports for each window at the root, and the steps of a report, few.
-const FAN_IN: usize = 8;
-
-/// Frames on their way: fewer than a receiver's ring holds.
-const WINDOW_FRAMES: usize = 256;
-
-/// Bytes on their way: many round trips at a fast link's rate, 20 ms at 100 Mbit/s, so that a machine with more processes than cores runs all of them
-/// meanwhile; half of what a port of a small switch, or the broadcast ring of shared memory, holds.
-const WINDOW_BYTES: usize = 256 << 10;
-
-/// Reports for each window.
-const REPORTS_PER_WINDOW: usize = 4;
-
-/// Time before a gap is asked for: frames that overtook each other close it by themselves.
-const GAP_PATIENCE: Duration = Duration::from_micros(100);
-
-/// Limits of the time before the same question is repeated, which is some round trips.
-const ASK_LEAST: Duration = Duration::from_micros(500);
-const ASK_MOST: Duration = Duration::from_millis(50);
-
-/// Pause if there was no free slot: nothing tells when one is free.
-const SLOT_PAUSE: Duration = Duration::from_micros(100);
+use crate::tuning::TUNING;
 
 /// Most ranges in one question.
 const RANGES_MAX: usize = 64;
 
 /// Most pieces sent again for one question.
-const REPAIRS_MAX: usize = WINDOW_FRAMES;
+const REPAIRS_MAX: usize = TUNING.native.window_frames;
 
 #[derive(Debug)]
 pub(crate) struct Native {
@@ -103,12 +81,12 @@ impl Native {
         let (rank, size) = (group.rank, group.size());
         let relative = (rank + size - root) % size;
         let absolute = |relative: usize| (relative + root) % size;
-        let first = FAN_IN * relative + 1;
+        let first = TUNING.native.fan_in * relative + 1;
         Self {
             root,
             len,
-            parent: (relative > 0).then(|| absolute((relative - 1) / FAN_IN)),
-            children: (first..(first + FAN_IN).min(size))
+            parent: (relative > 0).then(|| absolute((relative - 1) / TUNING.native.fan_in)),
+            children: (first..(first + TUNING.native.fan_in).min(size))
                 .map(|relative| (absolute(relative), None))
                 .collect(),
             asked: false,
@@ -251,7 +229,8 @@ impl Native {
         ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
         let capacity = endpoint.datagram_capacity_bytes().max(1);
-        let window = (WINDOW_FRAMES * capacity).min(WINDOW_BYTES.max(2 * capacity));
+        let window = (TUNING.native.window_frames * capacity)
+            .min(TUNING.native.window_bytes.max(2 * capacity));
         let behind = self
             .children
             .iter()
@@ -353,7 +332,7 @@ impl Root {
             let missed = (batch.datagram(ALL, step.frame(self.sent, payload), NOW_OR_NEVER))
                 .map_err(CollectiveError::Send)?;
             if missed > 0 && broadcasts {
-                self.blocked_until = Some(Instant::now() + SLOT_PAUSE);
+                self.blocked_until = Some(Instant::now() + TUNING.native.slot_pause);
                 break;
             }
             ledger.counters.native_frames += 1;
@@ -453,7 +432,7 @@ impl Receiver {
         let must_report = match self.told {
             None => true,
             Some(told) => {
-                reached >= told + step.window / REPORTS_PER_WINDOW
+                reached >= told + step.window / TUNING.native.reports_per_window
                     || reached == step.len && told != reached
             }
         };
@@ -477,11 +456,11 @@ impl Receiver {
         self.gap_since = gap.then(|| self.gap_since.unwrap_or(now));
         let heard_at = *self.heard_at.get_or_insert(now);
         let ask_at = match (self.gap_since, self.asked_at) {
-            (Some(since), None) => since + GAP_PATIENCE,
-            (Some(since), Some(asked)) => (since + GAP_PATIENCE).max(asked + pause),
+            (Some(since), None) => since + TUNING.native.gap_patience,
+            (Some(since), Some(asked)) => (since + TUNING.native.gap_patience).max(asked + pause),
             // No gap is known: the rest may not have been sent yet.
             (None, asked) => {
-                let quiet = (4 * pause * (1 + self.unheard)).min(ASK_MOST);
+                let quiet = (4 * pause * (1 + self.unheard)).min(TUNING.native.ask_max);
                 asked.map_or(heard_at, |asked| asked.max(heard_at)) + quiet
             }
         };
@@ -521,7 +500,7 @@ fn pause(endpoint: &Endpoint, to: NodeId) -> Duration {
     let rtt_ns = endpoint
         .flow(to)
         .map_or(0, |flow| flow.rtt.as_nanos() + 4 * flow.rttvar.as_nanos());
-    (2 * Duration::from_nanos(rtt_ns)).clamp(ASK_LEAST, ASK_MOST)
+    (2 * Duration::from_nanos(rtt_ns)).clamp(TUNING.native.ask_min, TUNING.native.ask_max)
 }
 
 fn read_ranges(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {

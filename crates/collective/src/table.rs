@@ -13,7 +13,7 @@ use tsumuji_node::tuning::{Found, Profile};
 
 use crate::error::TableError;
 use crate::group::Hash;
-use crate::ledger::EAGER_BYTES;
+use crate::tuning::TUNING;
 
 /// The link of groups whose members all read the machine's own profile, and so have the same table.
 const ON_ONE_HOST: &str = "shm";
@@ -201,7 +201,7 @@ impl Default for Table {
     fn default() -> Self {
         use Algorithm::{Chain, Doubling, Flat, Halving, Hosts, Native, Ring, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
-        let eager = Some(EAGER_BYTES as u64);
+        let eager = Some(TUNING.eager.bytes as u64);
         let rules = vec![
             rule(Broadcast, None, None, None, Hosts),
             rule(Reduce, None, None, None, Hosts),

@@ -12,22 +12,7 @@ use crate::element::Op;
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::table::{Algorithm, Operation, Rule, Table};
-
-/// Most runs of an algorithm, and
-const RUNS_MAX: u64 = 1001;
-/// least runs: one disturbance in three does not count.
-const RUNS_LEAST: u64 = 3;
-
-/// From here on an algorithm for so long messages is taken for the right one for all longer ones.
-const LONG_BYTES: u64 = 1 << 20;
-
-/// An algorithm slower than the best by this factor at two lengths in a row is not measured with longer messages …
-const HOPELESS: f64 = 4.0;
-/// … from this length on: the start-up cost of shorter ones tells nothing about longer ones.
-const TELLING_BYTES: u64 = 64 << 10;
-
-/// Another algorithm must be faster by this factor to be chosen: that gives fewer rules, and none from noise.
-const WORTH_IT: f64 = 0.95;
+use crate::tuning::TUNING;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -159,7 +144,8 @@ impl Bench<'_> {
             }
             let best = times.iter().copied().fold(f64::INFINITY, f64::min);
             for (behind, seconds) in behind.iter_mut().zip(&times) {
-                let hopeless = bytes >= TELLING_BYTES && *seconds > HOPELESS * best;
+                let hopeless = bytes >= TUNING.measuring.telling_bytes
+                    && *seconds > TUNING.measuring.hopeless * best;
                 *behind = if hopeless { *behind + 1 } else { 0 };
             }
             bytes *= 4;
@@ -208,7 +194,7 @@ impl Bench<'_> {
         let mut runs = [0_u64];
         if self.collectives.rank(group) == Some(0) {
             let fits = self.time.as_secs_f64() / first.max(1e-7);
-            runs = [(fits as u64).clamp(RUNS_LEAST, RUNS_MAX) | 1];
+            runs = [(fits as u64).clamp(TUNING.measuring.runs_min, TUNING.measuring.runs_max) | 1];
         }
         self.collectives
             .broadcast(self.endpoint, group, 0, &mut runs)?;
@@ -267,7 +253,9 @@ fn table_of(found: &[Measurement], link: &str) -> Table {
                     let stays = here
                         .clone()
                         .find(|one| one.algorithm == last.algorithm)
-                        .is_some_and(|one| fastest.seconds > WORTH_IT * one.seconds);
+                        .is_some_and(|one| {
+                            fastest.seconds > TUNING.measuring.worth_it * one.seconds
+                        });
                     stays || last.algorithm == fastest.algorithm
                 });
                 match last {
@@ -282,7 +270,9 @@ fn table_of(found: &[Measurement], link: &str) -> Table {
                 }
             }
             // Between two lengths the limit is their geometric mean; beyond the longest there is none if that is long.
-            let is_long = lengths.last().is_some_and(|bytes| *bytes >= LONG_BYTES);
+            let is_long = lengths
+                .last()
+                .is_some_and(|bytes| *bytes >= TUNING.measuring.long_bytes);
             let count = of_this.len();
             for (place, rule) in of_this.iter_mut().enumerate() {
                 rule.bytes_up_to = if is_long && place + 1 == count {

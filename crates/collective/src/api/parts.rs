@@ -8,12 +8,9 @@ use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory};
 use crate::error::CollectiveError;
 use crate::group::Group;
-use crate::ledger::EAGER_BYTES;
 use crate::plan;
 use crate::table::{Algorithm, Operation};
-
-/// Most memory that a member takes to combine the parts of an all-gather by hosts; where it would take more, they go round a ring.
-const COMBINED_BYTES_MAX: usize = 16 << 20;
+use crate::tuning::TUNING;
 
 impl Collectives {
     /// Each member receives its part of the root's `send` in `receive`; all parts have the same length. Except on the root `send` is ignored and may
@@ -191,15 +188,17 @@ impl Collectives {
         let is_ordered = hosts.is_none_or(plan::Hosts::are_ordered);
         let differ = lens.iter().any(|len| *len != longest);
         let algorithm = match self.choose(endpoint, (Operation::AllGather, group), size, longest) {
-            Algorithm::Hosts if differ && longest <= EAGER_BYTES => Algorithm::Flat,
-            Algorithm::Hosts if differ || !is_ordered && sum(lens) > COMBINED_BYTES_MAX => {
+            Algorithm::Hosts if differ && longest <= TUNING.eager.bytes => Algorithm::Flat,
+            Algorithm::Hosts
+                if differ || !is_ordered && sum(lens) > TUNING.long.combined_bytes_max =>
+            {
                 Algorithm::Ring
             }
             other => other,
         };
         let plan = match (algorithm, hosts) {
             (Algorithm::Hosts, Some(hosts)) => {
-                plan::all_gather_hosts(hosts, rank, lens, longest > EAGER_BYTES)
+                plan::all_gather_hosts(hosts, rank, lens, longest > TUNING.eager.bytes)
             }
             (Algorithm::Flat, _) => plan::all_gather_direct(rank, size, lens),
             _ => plan::all_gather_ring(rank, size, lens),

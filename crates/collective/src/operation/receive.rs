@@ -9,12 +9,7 @@ use crate::group::Members;
 use crate::header::Kind;
 use crate::ledger::{Ledger, Reads};
 use crate::plan::{Action, Place, Step};
-
-/// Bytes read directly in one poll: a fraction of any `dead_after`, as peers must be answered.
-const READ_PER_POLL_BYTES: usize = 8 << 20;
-
-/// Bytes read and folded at a time: they stay in the first-level caches.
-const FOLD_BYTES: usize = 64 << 10;
+use crate::tuning::TUNING;
 
 impl Operation<'_> {
     /// The sender tells the address of a transfer. `None`: this is not expected.
@@ -56,7 +51,7 @@ impl Operation<'_> {
         let end = step
             .place
             .len
-            .min(state.progress + READ_PER_POLL_BYTES / self.unit * self.unit);
+            .min(state.progress + TUNING.long.read_per_poll_bytes / self.unit * self.unit);
         let place = Place {
             start: step.place.start + state.progress,
             len: end - state.progress,
@@ -68,7 +63,7 @@ impl Operation<'_> {
             (Action::Fold { incoming_left }, Some(fold)) => {
                 let fold = std::sync::Arc::clone(fold);
                 let mut block = std::mem::take(&mut ledger.block);
-                block.resize((FOLD_BYTES / self.unit).max(1) * self.unit, 0);
+                block.resize((TUNING.long.fold_bytes / self.unit).max(1) * self.unit, 0);
                 let (mut at, target) = (address, self.slice_mut(place));
                 let read = target.chunks_mut(block.len()).all(|held| {
                     let block = &mut block[..held.len()];

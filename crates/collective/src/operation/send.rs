@@ -6,8 +6,9 @@ use zerocopy::IntoBytes;
 use super::{Failure, Operation, State};
 use crate::error::CollectiveError;
 use crate::header::Kind;
-use crate::ledger::{Control, FEED_BYTES, Ledger, send_now};
+use crate::ledger::{Control, Ledger, send_now};
 use crate::plan::Step;
+use crate::tuning::TUNING;
 
 impl Operation<'_> {
     /// Sends what is possible of a transfer; returns whether that finished it.
@@ -51,7 +52,7 @@ impl Operation<'_> {
             let bytes = piece.min(len - sent);
             let queued = endpoint.queued_bytes(to);
             if there - sent < bytes
-                || queued > 0 && queued + bytes > FEED_BYTES
+                || queued > 0 && queued + bytes > TUNING.long.feed_bytes
                 || !self.send_piece(Kind::Piece, &step, sent, bytes, to, endpoint)?
             {
                 break;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use super::{Action, Buffer, Place, Plan};
-
-/// Transfers of an all-to-all that a member receives at once: enough to fill its link, few enough that all take part evenly.
-const INCOMING_AT_ONCE: usize = 8;
+use crate::tuning::TUNING;
 
 /// Ranges of the blocks.
 pub(super) fn blocks(lens: &[usize]) -> Vec<Range<usize>> {
@@ -106,7 +104,7 @@ pub(crate) fn all_to_all(rank: usize, size: usize, goes: &[usize], comes: &[usiz
             0,
             Place::of(Buffer::Output, incoming[from].clone()),
         );
-        if let Some(earlier) = receives.len().checked_sub(INCOMING_AT_ONCE) {
+        if let Some(earlier) = receives.len().checked_sub(TUNING.long.incoming_at_once) {
             plan.after(receive, [Some(receives[earlier]), None]);
         }
         receives.push(receive);
