@@ -11,3 +11,4 @@ pub mod address;
 pub mod hello;
 pub mod news;
 pub mod ring;
+mod tuning;

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::iovec;
 
+use crate::tuning::TUNING;
+
 /// Connections of one segment: a bit each in one word.
 pub const SLOTS: usize = 32;
 
@@ -28,9 +30,6 @@ pub const SERVER: usize = 1;
 
 /// Bytes of a ring. What kernel TCP holds for a connection over loopback is of this order, and programs depend on some of it.
 pub const RING_BYTES: u64 = 1 << 20;
-
-/// A producer does not go back to the beginning of a ring before this position: that much stays in the nearest cache.
-const REWIND_BYTES: u64 = 16 << 10;
 
 /// How often `unread` polls while another thread takes bytes.
 const POLLS_MAX: u32 = 1000;
@@ -405,7 +404,7 @@ impl Ring {
         let tail = self.out.tail.load(Ordering::Relaxed);
         let head = self.inn.head.load(Ordering::Acquire);
         let (_, used) = self.used(tail, head)?;
-        if used == 0 && tail % RING_BYTES > REWIND_BYTES && tail == head {
+        if used == 0 && tail % RING_BYTES > TUNING.rewind_bytes && tail == head {
             self.out.skip_from.store(tail, Ordering::Relaxed);
             return Ok((next_multiple(tail), RING_BYTES));
         }
@@ -608,12 +607,11 @@ pub fn scatter(from: &[u8], buffers: &[iovec], skip: usize) -> usize {
 /// As of `std::ptr::copy_nonoverlapping`.
 #[inline]
 unsafe fn copy_long(from: *const u8, into: *mut u8, bytes: usize) {
-    const PIECE_BYTES: usize = 1984;
     const LINE_BYTES: usize = 64;
     const PAGE_BYTES: usize = 4096;
     let skew = into.addr().wrapping_sub(from.addr()) % PAGE_BYTES;
     let is_slow = (1..LINE_BYTES).contains(&skew);
-    let piece_bytes = if is_slow { PIECE_BYTES } else { bytes };
+    let piece_bytes = if is_slow { TUNING.copy_bytes } else { bytes };
     let mut at = 0;
     while at < bytes {
         let piece = (bytes - at).min(piece_bytes);
