@@ -22,26 +22,13 @@ use crate::addresses::{octets, own_addresses};
 use crate::mailbox::{self, Mailbox};
 use crate::message::{CONTROL, Control, FIRST};
 use crate::segment::Segment;
-use crate::stream::{Fault, Listed, PIECE_BYTES, Served, Stream, locked};
+use crate::stream::{Fault, Listed, Served, Stream, locked};
+use crate::tuning::TUNING;
 
 /// Streams at a time; more stay with TCP.
 const STREAMS_MAX: usize = 16 << 10;
 /// Connections to the mailbox that have left no hello: programs that hold us, and those that are about to leave one.
 const HELD_MAX: usize = 4096;
-/// Connections to the mailbox that are let in at a time, so that streams have their turns between them; the kernel reports the others again.
-const LET_IN_MAX: usize = 256;
-/// Segments without streams that are kept for their next ones.
-const IDLE_SEGMENTS_MAX: usize = 32;
-/// What a channel holds for a program that does not read, beside the program's ring.
-const BUDGET_BYTES: usize = 512 << 10;
-/// Every how many-th step without a sleep asks the kernel whether programs have gone.
-const ASK_EVERY: u32 = 32;
-/// How often the host's addresses are read, and memory of programs that are gone is released.
-const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(5);
-/// Longest sleep, so that a signal that came just before is noticed.
-const SLEEP: Duration = Duration::from_millis(500);
-/// Time without users after which a gateway that serves while it is used ends.
-const UNUSED: Duration = Duration::from_secs(10);
 
 const MAILBOX: u64 = 0;
 const ENDPOINT: u64 = 1;
@@ -214,7 +201,7 @@ impl Gateway {
             is_stated: false,
             addresses_read: Instant::now(),
             random: fastrand::Rng::new(),
-            room: vec![0; PIECE_BYTES],
+            room: vec![0; TUNING.piece_bytes],
             idle,
             counters: Counters::default(),
         })
@@ -259,7 +246,7 @@ impl Gateway {
         while !stop() && !is_unused {
             let mut did = self.step()?;
             steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(ASK_EVERY) {
+            if steps.is_multiple_of(TUNING.ask_every) {
                 did |= self.ask(Duration::ZERO)?;
                 self.refresh();
             }
@@ -273,7 +260,7 @@ impl Gateway {
             idle.rest(|| {
                 if std::mem::take(&mut was_used) || self.is_in_use() {
                     used = Instant::now();
-                } else if until_unused && used.elapsed() > UNUSED {
+                } else if until_unused && used.elapsed() > TUNING.unused {
                     is_unused = true;
                     return Ok(());
                 }
@@ -400,7 +387,7 @@ impl Gateway {
     fn trim(&mut self) {
         let is_idle = |shared: &Shared| shared.streams.iter().all(Option::is_none);
         let idle = self.shared.iter().filter(|shared| is_idle(shared)).count();
-        let mut most = usize::from(idle > IDLE_SEGMENTS_MAX);
+        let mut most = usize::from(idle > TUNING.idle_segments_max);
         self.shared.retain(|shared| {
             let is_lost = || shared.server.is_none() && !shared.segment.has_client();
             let goes = is_idle(shared) && (is_lost() || std::mem::take(&mut most) > 0);
@@ -499,7 +486,7 @@ impl Gateway {
 
     /// Programs that connect to the mailbox.
     fn let_in(&mut self) {
-        for _ in 0..LET_IN_MAX {
+        for _ in 0..TUNING.let_in_max {
             let Ok(client) = self.mailbox.accept() else {
                 return;
             };
@@ -550,7 +537,7 @@ impl Gateway {
 
     /// Now and then: reads the host's addresses, and releases memory of programs that are gone.
     fn refresh(&mut self) {
-        if self.addresses_read.elapsed() > READ_ADDRESSES_EVERY {
+        if self.addresses_read.elapsed() > TUNING.read_addresses_every {
             self.addresses_read = Instant::now();
             self.trim();
             if self.is_stated {
@@ -578,7 +565,7 @@ impl Gateway {
         let wait = self
             .endpoint
             .until_timer()
-            .map_or(SLEEP, |timer| timer.min(SLEEP));
+            .map_or(TUNING.sleep, |timer| timer.min(TUNING.sleep));
         self.ask(if has_work { Duration::ZERO } else { wait })?;
         self.mark_asleep(0);
         Ok(())

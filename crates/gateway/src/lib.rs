@@ -6,7 +6,7 @@
 //! two programs all the same: it says who is connected, when an end has gone, and carries the data of whoever does not take part.
 //!
 //! Rooms: `gateway` has the loop, `gateway::offers` finds the ends of streams; `stream` is one connection; `end` is the program's side of it; `message` is what gateways say
-//! to each other; `segment` and `mailbox` are memory and UNIX sockets.
+//! to each other; `segment` and `mailbox` are memory and UNIX sockets; `tuning` has the numbers.
 //!
 //! Invariants: whatever comes from a program or another host is bounded before it is used, and can end its own stream only. A message of a stream waits on its
 //! own channel with its own budget, so a program that does not read holds up no other. No allocation for each frame but in the reassembly of
@@ -21,6 +21,7 @@ mod mailbox;
 mod message;
 mod segment;
 mod stream;
+mod tuning;
 
 pub use gateway::{Counters, Gateway, OpenError};
 

@@ -19,11 +19,7 @@ use tsumuji_streams::ring::{self, Broken, CANCELLED, CLAIMED, CONFIRMED, Reading
 
 use crate::end::End;
 use crate::message::{self, HEAD_BYTES, Kind};
-
-/// Bytes of a message.
-pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// Most bytes of a stream before the next stream is served.
-const SERVED_BYTES_MAX: usize = 256 << 10;
+use crate::tuning::TUNING;
 
 /// Which program is here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -501,7 +497,7 @@ impl Stream {
         let mut sent = 0;
         let channel = self.there.map_or(0, |(_, channel)| channel);
         loop {
-            if sent >= SERVED_BYTES_MAX {
+            if sent >= TUNING.served_bytes_max {
                 return Ok(Served::More);
             }
             // Before anything is copied.

@@ -10,12 +10,13 @@ use tsumuji_streams::address::{self, Address};
 use tsumuji_streams::hello::{Hello, NOT_THERE, OFFERED_THERE};
 use tsumuji_streams::ring::{self, CLAIMED, CLIENT, GENERATION_SHIFT, OFFERED, SERVER, SLOTS};
 
-use super::{BUDGET_BYTES, Gateway, STREAM, STREAMS_MAX, Shared};
+use super::{Gateway, STREAM, STREAMS_MAX, Shared};
 use crate::end::End;
 use crate::mailbox;
 use crate::message::{Control, FIRST};
 use crate::segment::Segment;
 use crate::stream::{Role, Stream, locked};
+use crate::tuning::TUNING;
 
 impl Gateway {
     /// Offers a connection of another host's client to a listener of ours. Token and channel of the stream, if it was told.
@@ -119,7 +120,7 @@ impl Gateway {
         let token = self.random.u32(..);
         let stream = Stream::new(end, role, peer, token);
         let options = ChannelOptions {
-            budget_bytes: BUDGET_BYTES,
+            budget_bytes: TUNING.budget_bytes,
             ..ChannelOptions::default()
         };
         let receiver = stream.receiver(index, &self.listed);

@@ -75,7 +75,7 @@ impl Half {
         Self {
             endpoint,
             stream,
-            room: vec![0; PIECE_BYTES],
+            room: vec![0; TUNING.piece_bytes],
             _wake: theirs,
         }
     }
