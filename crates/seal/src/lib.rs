@@ -25,7 +25,7 @@
 //! ```
 //!
 //! Modules: `key` reads keys; `envelope`, `handshake` and `control` are the three kinds of frame; `session` seals and opens, `window` refuses
-//! repetitions, `slots` finds sessions, `group` holds broadcast keys; `peers` combines them. Left out on purpose: membership (every holder of the key
+//! repetitions, `slots` finds sessions, `group` holds broadcast keys; `peers` combines them; `tuning` has the numbers. Left out on purpose: membership (every holder of the key
 //! is a member), and hiding how much is sent to which node.
 
 mod control;
@@ -39,6 +39,7 @@ mod peers;
 mod random;
 mod session;
 mod slots;
+mod tuning;
 mod window;
 
 use std::time::Duration;
@@ -49,6 +50,8 @@ use tsumuji_link::{
     Receiver, each, hand_over, pass_on,
 };
 
+use crate::tuning::TUNING;
+
 pub use envelope::OVERHEAD_BYTES;
 pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
 pub use tsumuji_link::{SealCounters, SealMode, SealModeError};
@@ -58,9 +61,6 @@ use peers::{NEVER, Out, Peers};
 
 /// Smallest frame of a link that can be sealed: room for handshakes, and for an engine's smallest frames.
 const FRAME_BYTES_MIN: usize = 256;
-
-/// Calls between two readings of the clock for sessions that age, which takes minutes. A program that sleeps reads it each time.
-const CALLS_PER_CHECK: u32 = 1024;
 
 /// Why a link cannot be sealed.
 #[derive(Debug, thiserror::Error)]
@@ -158,7 +158,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
     #[inline]
     fn run_upkeep(&mut self) {
         self.calls += 1;
-        if self.peers.next_upkeep() != NEVER || self.calls >= CALLS_PER_CHECK {
+        if self.peers.next_upkeep() != NEVER || self.calls >= TUNING.calls_per_check {
             self.run_upkeep_now();
         }
     }

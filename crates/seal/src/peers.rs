@@ -27,6 +27,7 @@ use crate::key::{DerivedKey, KEY_BYTES, KeyPrint, Keys};
 use crate::random;
 use crate::session::{OpenFailure, Sealer};
 use crate::slots::{Session, Slots};
+use crate::tuning::TUNING;
 use upkeep::{REKEY_AFTER, REKEY_SPARE};
 
 /// Most peers remembered: a cluster's nodes, and earlier incarnations at other addresses.
@@ -35,8 +36,6 @@ pub(crate) const PEERS_MAX: usize = 4096;
 pub(crate) const FORGET_QUIET: Duration = Duration::from_secs(60);
 /// Most frames of our own that wait to be sent: more than a burst can ask for.
 const OUTBOX_FRAMES_MAX: usize = 256;
-/// Multiplications on the curve in one burst, each some 50 µs: frames of sessions wait at most for these.
-pub(crate) const HANDSHAKES_PER_BURST: u32 = 8;
 /// Handshakes that one address may begin while a challenge is valid.
 pub(crate) const FIRSTS_MAX: usize = 8;
 /// A challenge is valid for one to two of these.
@@ -45,10 +44,6 @@ pub(crate) const COOKIE_PERIOD: Duration = Duration::from_secs(5);
 const ANSWERED_LIFETIME: Duration = Duration::from_secs(5);
 /// How long frames of the previous session are still opened.
 const PREVIOUS_LIFETIME: Duration = Duration::from_secs(10);
-/// Time between two attempts to renew a session.
-const RENEW_GAP: Duration = Duration::from_secs(10);
-/// Time between two questions for a peer's broadcast key.
-const GROUP_QUESTION_GAP: Duration = Duration::from_millis(5);
 /// A time that never comes.
 pub(crate) const NEVER: Duration = Duration::MAX;
 
@@ -61,17 +56,11 @@ struct Repeat {
 }
 
 impl Repeat {
-    /// First gap: a few round trips of a busy host.
-    const FIRST_GAP: Duration = Duration::from_millis(2);
-    const LONGEST_GAP: Duration = Duration::from_millis(500);
-    /// Repetitions: about three seconds in all.
-    const TIMES: u32 = 13;
-
     fn from(now: Duration) -> Self {
         Self {
-            at: now + Self::FIRST_GAP,
-            gap: Self::FIRST_GAP,
-            left: Self::TIMES,
+            at: now + TUNING.repeat_gap,
+            gap: TUNING.repeat_gap,
+            left: TUNING.repeat_times,
         }
     }
 
@@ -81,7 +70,7 @@ impl Repeat {
             return Some(false);
         }
         self.left = self.left.checked_sub(1)?;
-        self.gap = (self.gap * 2).min(Self::LONGEST_GAP);
+        self.gap = (self.gap * 2).min(TUNING.repeat_gap_max);
         self.at = now + self.gap;
         Some(true)
     }
@@ -195,7 +184,7 @@ impl Peers {
             aging_at: NEVER,
             group_ages_at: NEVER,
             next_session: 0,
-            handshakes_left: HANDSHAKES_PER_BURST,
+            handshakes_left: TUNING.handshakes_per_burst,
             scratch: vec![0; INNER_BYTES_MAX + OVERHEAD_BYTES].into(),
             counters: SealCounters::default(),
         })
@@ -203,7 +192,7 @@ impl Peers {
 
     /// Begins a burst.
     pub(crate) fn begin_burst(&mut self) {
-        self.handshakes_left = HANDSHAKES_PER_BURST;
+        self.handshakes_left = TUNING.handshakes_per_burst;
     }
 
     pub(crate) fn next_out(&mut self) -> Option<Out> {
@@ -430,7 +419,7 @@ impl Peers {
         if peer.current.is_none() || now < peer.group_question_at {
             return;
         }
-        peer.group_question_at = now + GROUP_QUESTION_GAP;
+        peer.group_question_at = now + TUNING.group_question_gap;
         self.push(Out::Control {
             to: from,
             wants_answer: true,

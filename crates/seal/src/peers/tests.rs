@@ -177,7 +177,7 @@ fn spent_key_seals_nothing() {
     pair.pass(SECOND);
     assert!(pair.sealed(0, b"no").is_empty());
     pair.deaf = false;
-    pair.pass(RENEW_GAP + 5 * SECOND);
+    pair.pass(TUNING.renew_gap + 5 * SECOND);
     pair.works();
 }
 
@@ -281,7 +281,7 @@ fn silence_is_forgotten() {
         pair.nodes[0].upkeep(pair.now);
         asked += pair.outs(0).len() as u32;
     }
-    assert_eq!(asked, Repeat::TIMES);
+    assert_eq!(asked, TUNING.repeat_times);
     assert_eq!(pair.nodes[0].sizes(), [0, 0, 0]);
     assert_eq!(pair.nodes[0].next_upkeep(), NEVER);
 }
@@ -385,7 +385,7 @@ fn floods_of_handshakes() {
     }
     assert_eq!(pair.nodes[0].counters.stale_handshake, 15_000);
     assert_eq!(pair.nodes[0].sizes(), before);
-    assert_eq!(pair.nodes[0].handshakes_left, HANDSHAKES_PER_BURST);
+    assert_eq!(pair.nodes[0].handshakes_left, TUNING.handshakes_per_burst);
     // Unsent, the answers do not pile up either.
     for round in 0..2 * OUTBOX_FRAMES_MAX {
         pair.give(at(2 + round), 0, &steps[0].frame(false, &key));

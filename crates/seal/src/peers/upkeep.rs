@@ -7,17 +7,16 @@ use std::time::Duration;
 use tsumuji_link::LinkAddr;
 
 use super::agree::FIRST_MEMORY;
-use super::{FORGET_QUIET, NEVER, Out, Peer, Peers, RENEW_GAP};
+use super::{FORGET_QUIET, NEVER, Out, Peer, Peers};
 use crate::key::{KeyPrint, Keys};
 use crate::slots::Slots;
+use crate::tuning::TUNING;
 
 /// Age at which a session is renewed by the node that began it, and a broadcast key: an attacker who reads a process's memory can open the frames of
 /// so much time and no more. `examples/seal_cost` prints the cost of a handshake.
 pub(super) const REKEY_AFTER: Duration = Duration::from_secs(900);
 /// The node that answered waits so much longer, so that both seldom begin at once.
 pub(super) const REKEY_SPARE: Duration = Duration::from_secs(30);
-/// Peers are checked no more often than this.
-const SHORTEST_GAP: Duration = Duration::from_millis(1);
 
 /// Result of checking the peers.
 #[derive(Default)]
@@ -65,12 +64,14 @@ impl Peers {
                     to: *addr,
                     wants_answer: false,
                 });
-                todo.wake_at(now + RETELL_GAP);
+                todo.wake_at(now + TUNING.retell_gap);
             }
         }
         self.aging_at = self.aging_at.min(self.group_ages_at);
         // Never sooner: else a peer whose time stays in the past would be checked without pause.
-        self.next_upkeep = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
+        self.next_upkeep = todo
+            .next
+            .map_or(NEVER, |next| next.max(now + TUNING.upkeep_gap));
         for out in todo.outs {
             self.push(out);
         }
@@ -134,9 +135,6 @@ impl Peers {
     }
 }
 
-/// Time after which a peer that did not get our broadcast key is told again.
-const RETELL_GAP: Duration = Duration::from_millis(20);
-
 impl Peer {
     fn upkeep(
         &mut self,
@@ -163,7 +161,7 @@ impl Peer {
                     let first = self.asking.take().and_then(|asking| asking.first);
                     first.into_iter().for_each(|first| slots.release(first.id));
                     if let Some(at) = &mut self.renew_at {
-                        *at = now + RENEW_GAP;
+                        *at = now + TUNING.renew_gap;
                         self.end_if_quiet(now, first_key, slots);
                     }
                 }
@@ -182,7 +180,7 @@ impl Peer {
                 if let Some(id) = std::mem::replace(&mut self.current, before) {
                     slots.release(id);
                 }
-                self.renew_at = self.current.map(|_| now + RENEW_GAP);
+                self.renew_at = self.current.map(|_| now + TUNING.renew_gap);
                 self.ages_at = None;
             }
             _ => {}
