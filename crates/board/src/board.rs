@@ -11,6 +11,7 @@
 //! among the last [`FORMER_INCARNATIONS`].
 
 use crate::store::{Private, Reader, Shared, Store};
+use crate::tuning::TUNING;
 use crate::{ElementsTuner, Lap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,14 +105,11 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// A reader of more than one in so many of an owner's elements is better sent all of them.
-    const WHOLE_ABOVE: usize = 2;
-
     /// What a node reads of the owner of `range` that reads the elements `columns`, which ascend strictly.
     pub fn of(range: &Range<usize>, columns: &[u32]) -> Self {
         let place = |end: usize| columns.partition_point(|&column| (column as usize) < end);
         let list = &columns[place(range.start)..place(range.end.max(range.start))];
-        if list.len() * Self::WHOLE_ABOVE > range.len() {
+        if list.len() * TUNING.whole_divisor > range.len() {
             Self::Whole
         } else {
             Self::Packed(list.into())

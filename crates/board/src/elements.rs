@@ -8,15 +8,7 @@
 
 use std::str::FromStr;
 
-/// Computing time after which a decision is taken, so that one slow frame or one clock reading decides nothing.
-const WINDOW_NS: u64 = 2_000_000;
-/// First size of the automatic setting.
-const START: usize = 8;
-/// A time of more than so many usual ones is an interruption (the core ran another process) and counts only as so many: the frequency of
-/// interruptions has nothing to do with the cost of frames.
-const USUAL_TIMES: u64 = 4;
-/// Weight of a new time in the usual one, as a divisor.
-const USUAL_WEIGHT: u64 = 16;
+use crate::tuning::TUNING;
 
 /// Setting of the number of elements in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,7 +63,7 @@ pub struct ElementsTuner {
 
 impl Default for ElementsTuner {
     fn default() -> Self {
-        Self::new(Elements::Auto, START, START)
+        Self::new(Elements::Auto, TUNING.elements, TUNING.elements)
     }
 }
 
@@ -79,7 +71,7 @@ impl ElementsTuner {
     /// `capacity`: elements that one frame holds, at least 1; `lap`: elements of which each lap renews all.
     pub fn new(setting: Elements, capacity: usize, lap: usize) -> Self {
         let (start, capacity) = match setting {
-            Elements::Auto => (START, capacity.max(1)),
+            Elements::Auto => (TUNING.elements, capacity.max(1)),
             // Repairs, too, are frames of so many elements.
             Elements::Fixed(count) => (count, count.clamp(1, capacity.max(1))),
         };
@@ -121,7 +113,7 @@ impl ElementsTuner {
         self.compute_ns += usual(&mut self.usual_compute_ns, compute_ns);
         self.exchange_ns += usual(&mut self.usual_exchange_ns, exchange_ns);
         self.refused += refused;
-        if self.compute_ns + self.exchange_ns < WINDOW_NS {
+        if self.compute_ns + self.exchange_ns < TUNING.window_ns {
             return;
         }
         // Frames twice as large halve the share and double the part: better where the share is more than two parts; and the other way round.
@@ -141,9 +133,9 @@ fn usual(usual: &mut u64, sample: u64) -> u64 {
     if *usual == 0 {
         *usual = sample;
     }
-    let taken = sample.min(usual.saturating_mul(USUAL_TIMES));
+    let taken = sample.min(usual.saturating_mul(TUNING.usual_times));
     // Rounded up, so that it can rise from small numbers.
-    *usual = (*usual * (USUAL_WEIGHT - 1) + taken).div_ceil(USUAL_WEIGHT);
+    *usual = (*usual * (TUNING.usual_weight - 1) + taken).div_ceil(TUNING.usual_weight);
     taken
 }
 
@@ -201,7 +193,7 @@ mod tests {
     #[test]
     fn fixed_stays_fixed() {
         let mut tuner = ElementsTuner::new(Elements::Fixed(500), 180, LAP);
-        tuner.record(0, WINDOW_NS, 1);
+        tuner.record(0, TUNING.window_ns, 1);
         assert_eq!(tuner.current(), 180);
     }
 

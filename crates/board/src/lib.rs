@@ -28,6 +28,7 @@ mod fresh;
 mod lap;
 mod publish;
 mod store;
+mod tuning;
 
 pub use board::{Board, BoardError, Drops, FORMER_INCARNATIONS, Reads};
 pub use elements::{Elements, ElementsError, ElementsTuner};
