@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use tsumuji_node::Executor;
 
 use crate::data::Want;
+use crate::tuning::TUNING;
 
 /// A linear model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,14 +82,11 @@ pub enum Average {
 }
 
 impl Average {
-    /// Most workers that `Auto` lets tell all others; the example `simulated_gossip` compares both ways.
-    const TABLE_WORKERS_MAX: usize = 128;
-
     /// What `Auto` is for a run that begins with so many workers.
     #[must_use]
     pub fn resolved(self, workers: usize) -> Self {
         match self {
-            Self::Auto if workers <= Self::TABLE_WORKERS_MAX => Self::Table,
+            Self::Auto if workers <= TUNING.gossip.table_workers_max => Self::Table,
             Self::Auto => Self::PushSum,
             stated => stated,
         }
@@ -113,10 +111,6 @@ pub enum Schedule {
     #[default]
     Inverse,
 }
-
-/// Steps that an epoch has at least, where there are rows enough, and rows of a step at most, where the user does not say.
-pub(crate) const STEPS_MIN: usize = 256;
-const BATCH_MAX: usize = 32;
 
 /// Options of stochastic gradient descent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -155,7 +149,7 @@ impl SgdConfig {
     /// Rows of a step of a worker that has so many.
     pub(crate) fn batch_of(&self, rows: usize) -> usize {
         match self.batch {
-            0 => (rows / STEPS_MIN).clamp(1, BATCH_MAX),
+            0 => (rows / TUNING.sgd.steps_min).clamp(1, TUNING.sgd.batch_max),
             batch => batch,
         }
     }

@@ -6,12 +6,10 @@ use crate::model::{Model, Predictions, Score, r2};
 use crate::newton::{NEWTON_WIDTH_MAX, STATISTIC_MAX};
 use crate::objective::{Shape, Share};
 use crate::scaling::Scaling;
+use crate::tuning::TUNING;
 
 /// Most parameters of a model: a vector of them is one message.
 pub(crate) const PARAMETERS_MAX: usize = 1 << 22;
-
-/// Rows that are scored at a time: all of them, not scaled, would take as much memory as the data.
-const ROWS_AT_ONCE: usize = 1024;
 
 /// How data are made ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,8 +192,8 @@ impl Problem {
     pub fn score(&self, model: &Model) -> Score {
         let rows = self.share.rows();
         let (mut found, mut met) = (Vec::new(), 0);
-        for start in (0..rows).step_by(ROWS_AT_ONCE) {
-            let (mut features, targets) = self.part(start..(start + ROWS_AT_ONCE).min(rows));
+        for start in (0..rows).step_by(TUNING.scored_rows) {
+            let (mut features, targets) = self.part(start..(start + TUNING.scored_rows).min(rows));
             self.scaling.unapply(&mut features);
             match model.predict(&features) {
                 // In the unit of the scaled targets.

@@ -7,21 +7,13 @@ mod iterates;
 
 use std::ops::Range;
 
-use crate::config::{STEPS_MIN, Schedule, SgdConfig};
+use crate::config::{Schedule, SgdConfig};
 use crate::objective::{Shape, Share};
+use crate::tuning::TUNING;
 use iterates::Iterates;
 
 /// How much more recent parameters weigh in the average: the last quarter has about two thirds of the weight (polynomial-decay averaging).
 const RECENT: f64 = 3.0;
-
-/// Rows that are taken one after the other, so that the processor fetches them ahead.
-const STRETCH_ROWS: usize = 256;
-/// Fewest stretches of an epoch, so that few rows come in a random order, too.
-const STRETCHES_MIN: usize = 64;
-
-/// Rows by which the common direction is sought, and how often they are gone through for that.
-const SOUGHT_ROWS: usize = 2048;
-const SOUGHT_TIMES: usize = 20;
 
 /// The rate where the user states none, for workers of so many rows: the inverse of the curvature of the mean loss of a minibatch, less where an epoch has
 /// many steps: the noise that is left grows with the rate, and many steps get near the optimum by small ones, too.
@@ -38,7 +30,7 @@ pub(crate) fn rate_of(share: &Share, config: &SgdConfig, rows: usize) -> f64 {
     let alone = by_size / sum;
     let common = common_square(share).min(alone);
     let largest = 1.0 / (share.curvature() * (common + (alone - common) / batch as f64));
-    let rate = largest * (STEPS_MIN as f64 / steps as f64).sqrt().min(1.0);
+    let rate = largest * (TUNING.sgd.steps_min as f64 / steps as f64).sqrt().min(1.0);
     // Squares of very large numbers overflow.
     if rate.is_finite() && rate > 0.0 {
         rate
@@ -49,14 +41,14 @@ pub(crate) fn rate_of(share: &Share, config: &SgdConfig, rows: usize) -> f64 {
 
 /// The largest eigenvalue of the mean of x xᵀ, with a 1 at the end of x, by the power method on some of the rows.
 fn common_square(share: &Share) -> f64 {
-    let stride = share.rows().div_ceil(SOUGHT_ROWS).max(1);
+    let stride = share.rows().div_ceil(TUNING.sgd.sought_rows).max(1);
     let rows = || (0..share.rows()).step_by(stride);
     let mut random = fastrand::Rng::with_seed(1);
     let mut direction: Vec<f64> = (0..share.shape().width)
         .map(|_| random.f64() - 0.5)
         .collect();
     let mut found = 0.0;
-    for _ in 0..SOUGHT_TIMES {
+    for _ in 0..TUNING.sgd.sought_times {
         let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
         direction.iter_mut().for_each(|x| *x /= norm);
         let mut next = vec![0.0; direction.len()];
@@ -107,8 +99,10 @@ impl Sgd {
     ) -> Self {
         let batch = config.batch_of(rows);
         let per_epoch = rows.div_ceil(batch).max(1);
-        let per_stretch = STRETCH_ROWS
-            .min(rows / STRETCHES_MIN)
+        let per_stretch = TUNING
+            .sgd
+            .stretch_rows
+            .min(rows / TUNING.sgd.stretches_min)
             .div_ceil(batch)
             .max(1);
         let stretches = per_epoch.div_ceil(per_stretch);
@@ -355,7 +349,7 @@ mod tests {
         let whole = rate(1 << 30, 1 << 30);
         assert!((whole - 0.5).abs() < 1e-6, "{whole}");
         // Sixteen times as many steps: a quarter.
-        let many = rate(1, 16 * STEPS_MIN);
+        let many = rate(1, 16 * TUNING.sgd.steps_min);
         assert!((many - 0.25 / alone).abs() < 1e-9, "{many}");
         let huge = Features::Dense {
             columns: 1,

@@ -7,9 +7,7 @@ use crate::newton::{Advance, Newton};
 use crate::objective::{Share, assess};
 use crate::report::{Moment, Outcome, Reason};
 use crate::sgd::{Sgd, rate_of};
-
-/// Steps of SGD between two questions whether the user wants to stop: some milliseconds.
-const STEPS_PER_POLL: u64 = 256;
+use crate::tuning::TUNING;
 
 /// Learns from all rows. `stop` tells whether the user wants it to end.
 pub fn learn(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> Outcome {
@@ -62,7 +60,7 @@ fn sgd(share: &Share, config: &LearnConfig, stop: &mut dyn FnMut() -> bool) -> O
     let mut sgd = Sgd::new(config.sgd, rate, config.l2, shape, rows, config.seed);
     let (mut history, mut check_at) = (Vec::new(), 1);
     let (reason, (loss, gradient_norm)) = loop {
-        if sgd.steps().is_multiple_of(STEPS_PER_POLL) && stop() {
+        if sgd.steps().is_multiple_of(TUNING.steps_per_poll) && stop() {
             break (Reason::Interrupted, loss_and_norm(share, config, &mut sgd));
         }
         sgd.step(share);

@@ -10,14 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tsumuji_node::{Stepped, Work};
 
 use super::worker::{Out, Step, Worker};
-
-/// Messages that wait in one direction. A datagram that finds no place is lost, as by a full link.
-const QUEUE: usize = 256;
-/// Bytes of arrived messages that wait, beside one message of any length.
-const QUEUE_BYTES: usize = 4 << 20;
-
-/// Messages taken between two steps: so many as the polling thread takes frames. Whoever sends faster than that holds up no steps.
-const MESSAGES_PER_STEP: usize = 64;
+use crate::tuning::TUNING;
 
 /// A message of a peer.
 type Arrived = (usize, Vec<u8>);
@@ -34,8 +27,8 @@ pub(super) struct Beside {
 impl Beside {
     pub(super) fn new() -> Self {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
-        let (arrived, arriving) = sync_channel(QUEUE);
-        let (leaves, leaving) = sync_channel(QUEUE);
+        let (arrived, arriving) = sync_channel(TUNING.beside.messages);
+        let (leaves, leaving) = sync_channel(TUNING.beside.messages);
         let ends = Ends {
             arriving,
             waiting_bytes: Arc::clone(&waiting_bytes),
@@ -52,7 +45,7 @@ impl Beside {
     /// Gives a peer's message to the stepping thread; false: there is no place.
     pub(super) fn give(&self, from: usize, bytes: &[u8]) -> bool {
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
-        if waiting > 0 && waiting.saturating_add(bytes.len()) > QUEUE_BYTES {
+        if waiting > 0 && waiting.saturating_add(bytes.len()) > TUNING.beside.bytes {
             return false;
         }
         // Before: the other thread takes it off.
@@ -81,7 +74,11 @@ impl Work for Worker {
     type Ends = Ends;
 
     fn take_arrived(&mut self, ends: &mut Ends, all: bool) {
-        let most = if all { usize::MAX } else { MESSAGES_PER_STEP };
+        let most = if all {
+            usize::MAX
+        } else {
+            TUNING.beside.messages_per_step
+        };
         for (from, bytes) in ends.arriving.try_iter().take(most) {
             (ends.waiting_bytes).fetch_sub(bytes.len(), Ordering::Relaxed);
             self.peer(from, &bytes);
@@ -222,7 +219,7 @@ pub(super) mod tests {
     /// the worker still stepped or had ended.
     #[test]
     fn steps_are_done_beside() {
-        const EPOCHS: u64 = 2 * QUEUE as u64;
+        const EPOCHS: u64 = 2 * TUNING.beside.messages as u64;
         let mut beside = Beside::new();
         divide(&mut beside, Some(begun(EPOCHS, 1)));
         let push = |number| {
@@ -273,10 +270,12 @@ pub(super) mod tests {
     #[test]
     fn queues_are_bounded() {
         let beside = Beside::new();
-        let given = (0..QUEUE + 5).filter(|_| beside.give(1, &[0; 100])).count();
-        assert_eq!(given, QUEUE);
+        let given = (0..TUNING.beside.messages + 5)
+            .filter(|_| beside.give(1, &[0; 100]))
+            .count();
+        assert_eq!(given, TUNING.beside.messages);
         let beside = Beside::new();
-        assert!(beside.give(1, &vec![0; 2 * QUEUE_BYTES]));
+        assert!(beside.give(1, &vec![0; 2 * TUNING.beside.bytes]));
         assert!(!beside.give(1, &[0]));
         assert_eq!(beside.leaving().count(), 0);
     }

@@ -14,6 +14,7 @@
 
 use super::message::finite;
 use super::table::{Plausible, Taken};
+use crate::tuning::TUNING;
 
 /// Numbers of a worker that all know. By chance one of them may be right too early, several are not.
 const PROBES: usize = 3;
@@ -23,8 +24,6 @@ const EXACT: f64 = 1e-13;
 const ROUNDING: f64 = 1e-6;
 /// Larger numbers would overflow as they add up.
 const LARGEST: f64 = 1e200;
-/// Exchanges of a version without a pause. If these are not enough, somebody may be cut off.
-const FREE: u32 = 512;
 /// Versions of which there is mass: a worker's own, and those next to it.
 const PLACES: usize = 3;
 
@@ -171,7 +170,7 @@ impl PushSum {
 
     /// Whether the next exchange begins at once.
     pub(super) fn is_free(&self) -> bool {
-        self.pushes < FREE
+        self.pushes < TUNING.gossip.free_pushes
     }
 
     /// A peer has answered.

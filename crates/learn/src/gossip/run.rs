@@ -1,7 +1,7 @@
 //! The judge with an endpoint and a clock: hands out rows, carries orders and answers, watches the workers.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tsumuji_node::{Context, Delivery, Endpoint, EndpointError, Handler, NodeId, SendError};
 
@@ -9,23 +9,13 @@ use crate::config::{LearnConfig, Mode};
 use crate::problem::Problem;
 use crate::report::{Dropped, Moment, Outcome};
 use crate::sgd::rate_of;
+use crate::tuning::TUNING;
 
 use super::judge::{Fault, Judge, SILENT, Stage};
 use super::message::{BULK, CONTROL, Order, Setup, encode};
 use super::serve::node;
 use super::table::Plausible;
 use super::worker::period;
-
-/// Bytes of rows in one message: large enough to be cheap, small against any budget.
-const CHUNK_BYTES: usize = 256 << 10;
-/// Longest wait for an answer, which ends it: each wait takes some 50 µs of a core that a worker needs.
-const WAIT: Duration = Duration::from_millis(20);
-/// Time between two checks whether a worker's process is alive.
-const CHECK: Duration = Duration::from_millis(20);
-/// After a worker fell silent: how long its cause is asked for, once all else is done.
-const CAUSE: Duration = Duration::from_secs(1);
-/// How long the last orders may take to be acknowledged.
-const FLUSH_WAIT: Duration = Duration::from_millis(500);
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +125,7 @@ pub fn run(
         return Err(error);
     }
     let seconds = driver.began.elapsed().as_secs_f64();
-    match endpoint.flush(FLUSH_WAIT) {
+    match endpoint.flush(TUNING.judge.flush_within) {
         // A worker that has left had its order to leave: only its last acknowledgement got lost.
         Ok(_) | Err(SendError::MessagesLost { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -162,7 +152,7 @@ pub(super) fn deal<E>(
         give(*worker, &order)?;
     }
     let stored = problem.share.features.stored() / problem.share.rows().max(1);
-    let rows_per_chunk = (CHUNK_BYTES / (16 * (stored + 1))).max(1);
+    let rows_per_chunk = (TUNING.judge.chunk_bytes / (16 * (stored + 1))).max(1);
     let chunks = |rows: Range<usize>| {
         let end = rows.end;
         rows.step_by(rows_per_chunk)
@@ -289,7 +279,9 @@ impl Driver<'_> {
         while self.judge.is_alive(worker) {
             match endpoint.try_send(node(worker), BULK, bytes) {
                 Ok(()) => break,
-                Err(SendError::WouldBlock { .. }) => drop(endpoint.poll_wait(self, WAIT)?),
+                Err(SendError::WouldBlock { .. }) => {
+                    drop(endpoint.poll_wait(self, TUNING.judge.wait)?)
+                }
                 // They were for the process that it follows.
                 Err(SendError::MessagesLost { .. }) if self.judge.is_new(worker) => {}
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
@@ -306,7 +298,7 @@ impl Driver<'_> {
 
     /// Looks, now and then, whether processes have ended and whether the user wants to stop.
     fn check(&mut self, endpoint: &Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
-        if self.checked.elapsed() >= CHECK {
+        if self.checked.elapsed() >= TUNING.judge.check_every {
             self.checked = Instant::now();
             if watch.stops() {
                 return Err(RunError::Interrupted);
@@ -330,16 +322,18 @@ impl Driver<'_> {
     /// Asks for the causes of silence: a link may notice a death before the launcher does.
     fn ask_causes(&mut self, watch: &mut dyn Watch) {
         let began = Instant::now();
-        while began.elapsed() < CAUSE && self.judge.dropped().any(|(.., cause)| cause == SILENT) {
+        while began.elapsed() < TUNING.judge.cause_within
+            && self.judge.dropped().any(|(.., cause)| cause == SILENT)
+        {
             self.hear(watch);
-            std::thread::sleep(CHECK);
+            std::thread::sleep(TUNING.judge.check_every);
         }
     }
 
     fn drive(&mut self, endpoint: &mut Endpoint, watch: &mut dyn Watch) -> Result<(), RunError> {
         let mut is_begun = false;
         loop {
-            endpoint.poll_wait(self, WAIT)?;
+            endpoint.poll_wait(self, TUNING.judge.wait)?;
             if !is_begun && self.judge.stage() != Stage::Distributing {
                 (is_begun, self.began) = (true, Instant::now());
             }
@@ -393,7 +387,7 @@ impl Driver<'_> {
         for worker in 0..endpoint.members().len() - 1 {
             let _ = endpoint.try_send(node(worker), CONTROL, &order);
         }
-        let _ = endpoint.flush(FLUSH_WAIT);
+        let _ = endpoint.flush(TUNING.judge.flush_within);
     }
 
     fn outcome(self, endpoint: &Endpoint, seconds: f64) -> Outcome {

@@ -11,6 +11,7 @@ use tsumuji_node::{
 };
 
 use crate::config::Mode;
+use crate::tuning::TUNING;
 
 use super::allreduce;
 use super::beside::Beside;
@@ -19,26 +20,10 @@ use super::tcp::{Tcp, TcpError};
 use super::worker::{Step, To, Worker, WorkerFault};
 
 const JUDGE: NodeId = NodeId(0);
-/// Most polls between two steps: so many take all frames of the largest receive buffers.
-const POLLS_PER_STEP_MAX: usize = 64;
-/// Longest wait for messages, which end it.
-const WAIT: Duration = Duration::from_millis(5);
-/// Wait for a statistic before it is asked for again: long compared with a round trip. Each time it doubles, for who makes it may take long.
-const REPEAT: Duration = Duration::from_millis(2);
-/// The longest such wait: the delay that the loss of a late statistic costs.
-const REPEAT_MAX: Duration = Duration::from_millis(64);
-/// A worker that has waited for the others for so long, and for what may come over a slow link, tells the judge.
-const WAITS: Duration = Duration::from_secs(30);
 /// A link that is slow, for many workers of a host together.
 const SLOW_BYTES_A_SECOND: f64 = 1e6;
 /// Bytes by which the heads of messages between workers may differ.
 const HEADS_DIFFER: usize = 64;
-/// Longest wait while messages of our own wait for room, or sockets are polled.
-const CONTENDED: Duration = Duration::from_micros(200);
-/// Messages that wait for room; more stay with the thread that makes them.
-const WAITING_MOST: usize = 64;
-/// How long to wait for the acknowledgement of the last messages.
-const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// Why a worker ended without the judge's order to leave.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +76,7 @@ fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
         judge_lost: false,
         began_at: None,
         tcp: None,
-        repeat: REPEAT,
+        repeat: TUNING.worker.repeat,
         ask_at: None,
         taken: 0,
         waits_since: None,
@@ -108,7 +93,7 @@ fn serve(endpoint: &mut Endpoint, is_corrupt: bool) -> Result<(), WorkerError> {
         // The judge is told if possible; it also notices by itself that this node leaves.
         let _ = driver
             .send(endpoint)
-            .and_then(|_| Ok(endpoint.flush(FLUSH_WAIT)?));
+            .and_then(|_| Ok(endpoint.flush(TUNING.worker.flush_within)?));
     }
     result
 }
@@ -152,13 +137,18 @@ impl Driver {
                 self.beside.steps.back_off(is_idle);
                 continue;
             }
-            let wait = if sent { WAIT } else { CONTENDED };
+            let wait = if sent {
+                TUNING.worker.wait
+            } else {
+                TUNING.worker.contended
+            };
             let before = Instant::now();
             let step = self.worker.step();
             self.computed += before.elapsed();
             match step {
                 Step::Again => {
-                    (self.repeat, self.ask_at, self.waits_since) = (REPEAT, None, None);
+                    (self.repeat, self.ask_at, self.waits_since) =
+                        (TUNING.worker.repeat, None, None);
                     if is_contended {
                         // A core is shared: the peers' next messages come from whoever waits for it.
                         std::thread::yield_now();
@@ -168,15 +158,19 @@ impl Driver {
                 Step::WaitForPeers => {
                     let since = *self.waits_since.get_or_insert_with(Instant::now);
                     let slowest = self.worker.bytes_of_step() as f64 / SLOW_BYTES_A_SECOND;
-                    if since.elapsed() >= WAITS + Duration::from_secs_f64(slowest) {
+                    if since.elapsed() >= TUNING.worker.silence + Duration::from_secs_f64(slowest) {
                         self.worker.waits();
                         self.waits_since = None;
                     }
-                    let wait = if sent { self.until_ask() } else { CONTENDED };
+                    let wait = if sent {
+                        self.until_ask()
+                    } else {
+                        TUNING.worker.contended
+                    };
                     endpoint.poll_wait(self, self.patience(wait))?;
                     if sent && self.until_ask().is_zero() {
                         self.worker.ask();
-                        self.repeat = (2 * self.repeat).min(REPEAT_MAX);
+                        self.repeat = (2 * self.repeat).min(TUNING.worker.repeat_max);
                         self.ask_at = Some(Instant::now() + self.repeat);
                     }
                 }
@@ -188,7 +182,7 @@ impl Driver {
                 Step::Leave => {
                     self.send(endpoint)?;
                     // The judge may have left before it acknowledged the last message.
-                    return match endpoint.flush(FLUSH_WAIT) {
+                    return match endpoint.flush(TUNING.worker.flush_within) {
                         Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
                         Err(error) => Err(error.into()),
                     };
@@ -202,8 +196,8 @@ impl Driver {
         let now = Instant::now();
         let taken = self.worker.exchanges();
         if taken > self.taken {
-            (self.taken, self.repeat) = (taken, REPEAT);
-            self.ask_at = self.ask_at.map(|at| at.min(now + REPEAT));
+            (self.taken, self.repeat) = (taken, TUNING.worker.repeat);
+            self.ask_at = self.ask_at.map(|at| at.min(now + TUNING.worker.repeat));
         }
         let at = *self.ask_at.get_or_insert(now + self.repeat);
         at.saturating_duration_since(now)
@@ -211,7 +205,11 @@ impl Driver {
 
     /// Sockets are not in the endpoint's wait.
     fn patience(&self, wait: Duration) -> Duration {
-        if self.tcp.is_some() { CONTENDED } else { wait }
+        if self.tcp.is_some() {
+            TUNING.worker.contended
+        } else {
+            wait
+        }
     }
 
     /// Has the thread step that is to do it.
@@ -264,7 +262,7 @@ impl Driver {
     /// Returns how much happened; 0: nothing.
     fn poll(&mut self, endpoint: &mut Endpoint) -> Result<usize, WorkerError> {
         let mut events = 0;
-        for _ in 0..POLLS_PER_STEP_MAX {
+        for _ in 0..TUNING.worker.polls_per_step_max {
             match endpoint.poll(self)? {
                 0 => break,
                 more => events += more,
@@ -320,7 +318,10 @@ impl Driver {
     /// Sends waiting messages while there is room; returns whether all were sent.
     fn send(&mut self, endpoint: &mut Endpoint) -> Result<bool, WorkerError> {
         if self.beside.steps.is_handed_over() {
-            let room = WAITING_MOST.saturating_sub(self.worker.out().len());
+            let room = TUNING
+                .worker
+                .waiting_max
+                .saturating_sub(self.worker.out().len());
             self.worker.out().extend(self.beside.leaving().take(room));
         }
         if self.worker.out().is_empty() {

@@ -6,14 +6,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+use crate::tuning::TUNING;
+
 /// Longest frame: a statistic of the widest Hessian.
 const FRAME_BYTES_MAX: usize = 1 << 28;
-/// Bytes that wait for one socket before parameters are dropped. Statistics of two versions always find room.
-const QUEUE_BYTES: usize = 1 << 20;
-/// Frames of the present length that always find room.
-const QUEUE_FRAMES: usize = 4;
-/// Bytes of one read.
-const READ_BYTES: usize = 64 << 10;
 /// Token and number.
 const HELLO_BYTES: usize = 10;
 /// Connections beyond the workers' own that are open at a time. Unauthenticated ones are closed once they say something false, or, the oldest first,
@@ -72,7 +68,7 @@ impl Tcp {
             incoming: Vec::new(),
             outgoing: (0..workers).map(|_| None).collect(),
             sent_bytes: 0,
-            scratch: vec![0; READ_BYTES],
+            scratch: vec![0; TUNING.tcp.read_bytes],
         })
     }
 
@@ -115,7 +111,13 @@ impl Tcp {
             return; // it is gone, as a datagram would be
         };
         let waiting = outgoing.buffer.len() - outgoing.written;
-        if waiting > QUEUE_BYTES.max(QUEUE_FRAMES * bytes.len()) || bytes.len() > FRAME_BYTES_MAX {
+        if waiting
+            > TUNING
+                .tcp
+                .queue_bytes
+                .max(TUNING.tcp.queue_frames * bytes.len())
+            || bytes.len() > FRAME_BYTES_MAX
+        {
             return;
         }
         outgoing.buffer.extend((bytes.len() as u32).to_le_bytes());

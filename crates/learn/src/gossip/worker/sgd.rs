@@ -4,35 +4,29 @@ use super::super::exchange::is_plausible;
 use super::super::message::{Answer, PeerMessage, finite};
 use super::{Phase, State, Step, Worker};
 use crate::objective::Share;
+use crate::tuning::TUNING;
 
-/// Values of rows that are computed with between two polls, at most: long against a poll.
-const WORK_VALUES: usize = 1 << 15;
-
-/// Polls between two exchanges, where the user states no period: an exchange takes some microseconds.
-const POLLS_PER_PERIOD: usize = 2;
-/// Most periods after which an answer is taken for lost; at most an epoch. A period shorter than the work between two polls counts as long as that work.
-const PATIENCE: u64 = 64;
-/// Fewest steps of such a period: the longer a row, the longer the parameters that are exchanged.
-const PERIOD_STEPS_MIN: usize = 32;
-
-/// Steps between two exchanges, where the user states none: about 2¹⁶ values of rows, but at most an epoch, and at least [`PERIOD_STEPS_MIN`]. `rows`: of
+/// Steps between two exchanges, where the user states none: about 2¹⁶ values of rows, but at most an epoch, and at least `period_steps_min`. `rows`: of
 /// one worker.
 pub(in super::super) fn period(share: &Share, batch: usize, rows: usize) -> u64 {
     let epoch = rows.div_ceil(batch.max(1));
-    let steps = POLLS_PER_PERIOD * steps_per_poll(share, batch);
-    steps.min(epoch).max(PERIOD_STEPS_MIN) as u64
+    let steps = TUNING.gossip.polls_per_period * steps_per_poll(share, batch);
+    steps.min(epoch).max(TUNING.gossip.period_steps_min) as u64
 }
 
 /// Steps after which an answer is taken for lost. `by_work`: those between two polls, where exchanges do not ask for more.
 pub(super) fn patience(period: u64, by_work: u64) -> u64 {
-    PATIENCE.saturating_mul(period.max(by_work))
+    TUNING
+        .gossip
+        .patience_periods
+        .saturating_mul(period.max(by_work))
 }
 
 /// Steps between two polls, where exchanges do not ask for more of them.
 pub(super) fn steps_per_poll(share: &Share, batch: usize) -> usize {
     let stored = share.features.stored() / share.rows().max(1);
     let work = batch.saturating_mul(share.outputs * (stored + 4));
-    (WORK_VALUES / work.max(1)).max(1)
+    (TUNING.gossip.work_values / work.max(1)).max(1)
 }
 
 impl Worker {
