@@ -10,15 +10,8 @@ use crate::lock::Locked;
 use crate::ring::CLIENT;
 use crate::sys;
 use crate::table::Use;
+use crate::tuning::TUNING;
 
-/// A connection with less payload, and that lives for less, is short.
-const SHORT_BYTES: u64 = 64 << 10;
-const SHORT_NS: u64 = 20_000_000;
-/// Short ones in a row before any goes by TCP.
-const IN_A_ROW: u32 = 4;
-/// How long the next go by TCP, at first and at most: doubled with each that is short.
-const PAUSE_NS: u64 = 50_000_000;
-const DOUBLINGS: u32 = 5;
 /// Listeners that are remembered.
 const MEMORY: usize = 16;
 
@@ -79,8 +72,8 @@ impl Memory {
         } else {
             0
         };
-        let until_ns = match shorts.checked_sub(IN_A_ROW) {
-            Some(more) => now_ns + (PAUSE_NS << more.min(DOUBLINGS)),
+        let until_ns = match shorts.checked_sub(TUNING.brief.in_a_row) {
+            Some(more) => now_ns + (TUNING.brief.pause_ns << more.min(TUNING.brief.doublings_max)),
             None => 0,
         };
         *known = Known {
@@ -109,7 +102,8 @@ pub(crate) fn judge(using: &Use) {
     let bytes = bytes.map(|bytes| bytes.load(Ordering::Relaxed));
     let now_ns = sys::now_ns();
     let lived_ns = now_ns.saturating_sub(using.began_ns.load(Ordering::Relaxed));
-    let is_short = bytes.iter().sum::<u64>() < SHORT_BYTES && lived_ns < SHORT_NS;
+    let is_short =
+        bytes.iter().sum::<u64>() < TUNING.brief.bytes && lived_ns < TUNING.brief.lifetime_ns;
     MEMORIES.with(|memory| memory.note(server, is_short, now_ns));
 }
 
@@ -126,14 +120,14 @@ mod tests {
     fn short_ones_pause() {
         let mut memory = Memory::EMPTY;
         let (one, other) = (listener(1), listener(2));
-        for _ in 1..IN_A_ROW {
+        for _ in 1..TUNING.brief.in_a_row {
             memory.note(one, true, 0);
             assert!(!memory.pauses(&one, 0));
         }
         let mut before_ns = 0;
         for more in 0..9 {
             memory.note(one, true, 0);
-            let pause_ns = PAUSE_NS << more.min(DOUBLINGS);
+            let pause_ns = TUNING.brief.pause_ns << more.min(TUNING.brief.doublings_max);
             assert!(memory.pauses(&one, pause_ns - 1) && !memory.pauses(&one, pause_ns));
             assert!(pause_ns >= before_ns);
             before_ns = pause_ns;
@@ -149,7 +143,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut memory = Memory::EMPTY;
-        for round in 0..u64::from(IN_A_ROW) {
+        for round in 0..u64::from(TUNING.brief.in_a_row) {
             for port in 1..=100 {
                 memory.note(listener(port), true, 64 * (round * 100 + u64::from(port)));
             }

@@ -17,13 +17,12 @@ use crate::ring::Reading;
 use crate::stream;
 use crate::sys::{self, Errno, Result};
 use crate::table::Use;
+use crate::tuning::TUNING;
 
 /// How long an end sends what the other one has not read. `lock::PATIENCE_NS` is longer.
 const REPLAY_NS: u64 = 1_000_000_000;
-/// How long a process that is about to be replaced sends such bytes itself, how long it then waits for other ends to go back, however many they are; and
-/// how long between two checks of one.
+/// How long a process that is about to be replaced sends such bytes itself, and how long it then waits for other ends to go back, however many they are.
 const ANSWER_NS: u64 = 1_000_000_000;
-const STEP_US: u64 = 200;
 
 /// Everything in the other end's ring was taken, and it has gone back. Caller: holder of `receiving`.
 pub(crate) fn is_behind(using: &Use) -> bool {
@@ -289,7 +288,7 @@ fn goes_back(using: &Use, fd: c_int, until_ns: u64) -> Back {
         if sys::now_ns() >= until_ns {
             return Back::Late;
         }
-        sys::sleep_us(STEP_US);
+        sys::sleep_us(TUNING.waits.demotion_step_us);
     }
 }
 

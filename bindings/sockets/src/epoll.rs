@@ -29,6 +29,7 @@ use crate::ring::{BELL, DOORBELL, Doorbell};
 use crate::segment::SegmentRef;
 use crate::sys::{self, Result};
 use crate::table::{self, Socket, Use};
+use crate::tuning::TUNING;
 use crate::{arena, doorbell, early, ready, stream};
 use watched::{free_waiter, say};
 
@@ -36,10 +37,6 @@ pub(crate) use control::{
     after_fork, attach, control, control_nested, forget, notify, release, rouse, take_over,
 };
 
-/// Every how many-th call asks the kernel although there is news in memory.
-const ASK_EVERY: u32 = 16;
-/// At every how many-th ring of the doorbell all are taken out of it.
-const TAKE_EVERY: u32 = 4;
 /// Instead of a doorbell.
 const CANNOT: i32 = -2;
 /// Bells of a stream are taken out of the kernel when it reports them. Left there, they would not be acknowledged at once, and the other end's kernel
@@ -388,7 +385,8 @@ impl Epoll {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
             let is_nested = self.is_nested.load(Ordering::Relaxed) != 0;
-            let takes_all = (self.rings.fetch_add(1, Ordering::Relaxed)).is_multiple_of(TAKE_EVERY);
+            let takes_all = (self.rings.fetch_add(1, Ordering::Relaxed))
+                .is_multiple_of(TUNING.kernel.take_rings_every);
             let most = if is_nested || takes_all {
                 doorbell::ALL_RINGS
             } else {
@@ -478,8 +476,9 @@ impl Epoll {
             let calls = self.calls.fetch_add(1, Ordering::Relaxed);
             // The kernel first, now and then: memory alone could fill a short list for ever. And an instance that sees this one must not see bells that
             // have been answered.
-            let asks_kernel =
-                calls % ASK_EVERY == ASK_EVERY - 1 || self.is_nested.load(Ordering::Relaxed) != 0;
+            let asks_kernel = calls % TUNING.kernel.epoll_ask_every
+                == TUNING.kernel.epoll_ask_every - 1
+                || self.is_nested.load(Ordering::Relaxed) != 0;
             let asked = if asks_kernel {
                 sys::epoll_wait(fd, events, Some(0), std::ptr::null()).unwrap_or(0)
             } else {

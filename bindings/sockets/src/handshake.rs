@@ -24,18 +24,11 @@ use crate::ring::{self, CANCELLED, CLAIMED, CLIENT, CONFIRMED, GENERATION_SHIFT,
 use crate::segment::{self, SegmentRef};
 use crate::sys::{self, Errno};
 use crate::table::{self, Use};
+use crate::tuning::TUNING;
 use crate::{brief, early, epoll, stream};
 
-/// A listener that had no mailbox is not asked again for this time.
-const ABSENT_NS: u64 = 50_000_000;
-/// What is known of an address of the host is asked again after this time.
-const LOCAL_NS: u64 = 1_000_000_000;
 /// Entries of both memories.
 const MEMORY: usize = 16;
-/// How long a client waits for the word of the other host's gateway before it leaves a connection to TCP.
-const GATEWAY_NS: u64 = 500_000_000;
-/// Ports that a client tries before it leaves the choice to the kernel and the connection to TCP.
-const PORTS_TRIED: usize = 3;
 /// `IP_LOCAL_PORT_RANGE`, Linux 6.3: which port `connect` shall choose. Unlike `bind`, it leaves the port to other connections, too.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
@@ -153,7 +146,7 @@ fn try_all(fd: i32, address: &[u8], real: impl Fn() -> i32) -> i32 {
     let tries = if crate::start::is_all_far() {
         0
     } else {
-        PORTS_TRIED
+        TUNING.meeting.ports_tried
     };
     for _ in 0..tries {
         let reached = segment::take_reached_slot(&target);
@@ -302,9 +295,9 @@ fn connect_offered(
 
 fn is_known_absent(target: &Address, now_ns: u64) -> bool {
     ABSENT.with(|known| {
-        known
-            .iter()
-            .any(|(address, at)| address == target && now_ns.saturating_sub(*at) < ABSENT_NS)
+        known.iter().any(|(address, at)| {
+            address == target && now_ns.saturating_sub(*at) < TUNING.meeting.absent_ns
+        })
     })
 }
 
@@ -318,7 +311,7 @@ fn through_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i3
     if !crate::start::has_gateway() || is_host && !crate::start::is_all_far() {
         return None;
     }
-    for _ in 0..PORTS_TRIED {
+    for _ in 0..TUNING.meeting.ports_tried {
         let tried = try_gateway(fd, target, bound, real);
         let Some(Tried::Result(result, error)) = tried else {
             break;
@@ -367,7 +360,7 @@ fn try_gateway(fd: i32, target: &Address, bound: u16, real: &impl Fn() -> i32) -
 
 /// What the gateway says of an offer.
 fn is_offered_there(mailbox: &Fd) -> bool {
-    let until = sys::now_ns() + GATEWAY_NS;
+    let until = sys::now_ns() + TUNING.meeting.gateway_ns;
     let left = || Some(until.saturating_sub(sys::now_ns()));
     let mut answer = [0];
     while sys::poll_one(mailbox.get(), libc::POLLIN, left()) == Err(Errno(libc::EINTR)) {}
@@ -391,7 +384,9 @@ fn is_local(target: &Address) -> bool {
     let known = LOCAL.with(|known| {
         known
             .iter()
-            .find(|(ip, _, at)| *ip == target.ip && now_ns.saturating_sub(*at) < LOCAL_NS)
+            .find(|(ip, _, at)| {
+                *ip == target.ip && now_ns.saturating_sub(*at) < TUNING.meeting.local_ns
+            })
             .map(|known| known.1)
     });
     if let Some(known) = known {

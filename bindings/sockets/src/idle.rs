@@ -15,42 +15,12 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
+use crate::tuning::TUNING;
 
-/// Longest time of looking again: less than a sleep and a wake-up cost both sides.
-const SPIN_US: u64 = 20;
-
-/// Failures in a row after which looking again stops, and every how many-th wait tries it all the same: twice as rarely after each try that fails.
-const FAILURES_MAX: u32 = 4;
-const TRY_EVERY: u32 = 64;
-const DOUBLINGS_MAX: u32 = 4;
-
-/// Polls between two readings of the clock.
-const POLLS: u32 = 16;
-
-/// A longer gap between two polls means that the thread was preempted.
-const GAP_NS: u64 = 300_000;
-/// Time without polling after that. Longer ones were worse wherever they were tried: on a busy machine a process that looks gains more than it loses.
-const REST_NS: u64 = 5_000_000;
-
-/// Most yields of a waiter before it sleeps.
-const YIELDS_MAX: u32 = 2;
-/// A yield that is over so soon nobody has used: the core is free for a sleeper.
-const UNUSED_NS: u64 = 1_000;
-/// Yields that take so long, the mean of about the last [`YIELDS_AVERAGED`], are to programs that compute: less than Linux's least time slice on two
-/// cores, and several times as long as with 64 clients of small messages and as many threads that serve them.
-const LATE_NS: u64 = 1_000_000;
-const YIELDS_AVERAGED: u64 = 16;
-/// What the mean is taken for after that: one or two late yields more are enough.
-const AFTER_LATE_NS: u64 = LATE_NS - LATE_NS / 8;
+/// What the mean is taken for after yields that took too long: one or two late ones more are enough.
+const AFTER_LATE_NS: u64 = TUNING.idle.late_ns - TUNING.idle.late_ns / 8;
 /// A call that has no more time left sleeps at once.
-const LEFT_LEAST_NS: u64 = 10 * LATE_NS;
-/// Time without yields after late ones. With longer ones so many of a job's threads sleep that those which let others go before them come back late, too.
-const WITHOUT_YIELDS_NS: u64 = 10_000_000;
-
-/// Calls in a row that found nothing, beyond which a program spins: event loops make one after each event.
-const CALLS_MAX: u32 = 4;
-/// A program that spins makes the next one within this time, unless others had the core.
-const TOGETHER_NS: u64 = 1_000_000;
+const LEFT_LEAST_NS: u64 = 10 * TUNING.idle.late_ns;
 
 /// What this process knows of its yields.
 static YIELDS: Yields = Yields {
@@ -73,13 +43,14 @@ impl Yields {
     /// Notes how long a yield took that is over now; returns whether yields take too long.
     fn note(&self, now_ns: u64, yield_ns: u64) -> bool {
         let mean_ns = self.mean_ns.load(Ordering::Relaxed);
-        let next_ns = mean_ns - mean_ns / YIELDS_AVERAGED + yield_ns / YIELDS_AVERAGED;
-        if next_ns <= LATE_NS {
+        let next_ns = mean_ns - mean_ns / TUNING.idle.yields_averaged
+            + yield_ns / TUNING.idle.yields_averaged;
+        if next_ns <= TUNING.idle.late_ns {
             self.mean_ns.store(next_ns, Ordering::Relaxed);
             return false;
         }
         self.mean_ns.store(AFTER_LATE_NS, Ordering::Relaxed);
-        let off_until_ns = now_ns + WITHOUT_YIELDS_NS;
+        let off_until_ns = now_ns + TUNING.idle.without_yields_ns;
         self.off_until_ns.store(off_until_ns, Ordering::Relaxed);
         true
     }
@@ -88,7 +59,7 @@ impl Yields {
 /// Until when this process does not look again.
 static REST_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
-static LIMIT_NS: AtomicU64 = AtomicU64::new(SPIN_US * 1000);
+static LIMIT_NS: AtomicU64 = AtomicU64::new(TUNING.idle.spin_us * 1000);
 /// Processors that this process may use; 1: looking again is no use.
 static CORES: AtomicU32 = AtomicU32::new(0);
 
@@ -144,13 +115,13 @@ impl Spin {
     pub(crate) fn found_nothing(&self) {
         let begun_ns = sys::now_ns();
         let since_ns = begun_ns - self.vain_ns.swap(begun_ns, Ordering::Relaxed).min(begun_ns);
-        let calls = match since_ns < TOGETHER_NS {
+        let calls = match since_ns < TUNING.idle.together_ns {
             true => self.vain_calls.load(Ordering::Relaxed),
             false => 0,
         };
         self.vain_calls
-            .store((calls + 1).min(CALLS_MAX), Ordering::Relaxed);
-        if calls < CALLS_MAX {
+            .store((calls + 1).min(TUNING.idle.calls_max), Ordering::Relaxed);
+        if calls < TUNING.idle.calls_max {
             return;
         }
         if LIMIT_NS.load(Ordering::Relaxed) != 0 && !YIELDS.are_off(begun_ns) {
@@ -170,9 +141,11 @@ impl Spin {
         let failures = self.failures.load(Ordering::Relaxed);
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
         self.waits.store(waits, Ordering::Relaxed);
-        let doublings = failures.saturating_sub(FAILURES_MAX).min(DOUBLINGS_MAX);
-        let is_try = waits.is_multiple_of(TRY_EVERY << doublings);
-        if limit_ns == 0 || cores() == 1 || (failures >= FAILURES_MAX && !is_try) {
+        let doublings = failures
+            .saturating_sub(TUNING.idle.failures_max)
+            .min(TUNING.idle.doublings_max);
+        let is_try = waits.is_multiple_of(TUNING.idle.try_every << doublings);
+        if limit_ns == 0 || cores() == 1 || (failures >= TUNING.idle.failures_max && !is_try) {
             return false;
         }
         let mut last = sys::now_ns();
@@ -181,7 +154,7 @@ impl Spin {
         }
         let until = last + limit_ns;
         loop {
-            for _ in 0..POLLS {
+            for _ in 0..TUNING.idle.polls {
                 if poll() {
                     self.failures.store(0, Ordering::Relaxed);
                     return true;
@@ -189,8 +162,8 @@ impl Spin {
                 std::hint::spin_loop();
             }
             let now = sys::now_ns();
-            if now - last > GAP_NS {
-                REST_UNTIL_NS.store(now + REST_NS, Ordering::Relaxed);
+            if now - last > TUNING.idle.gap_ns {
+                REST_UNTIL_NS.store(now + TUNING.idle.rest_ns, Ordering::Relaxed);
             }
             last = now;
             if now >= until {
@@ -203,16 +176,16 @@ impl Spin {
 
     fn after_yields(&self, yields: &Yields, mut poll: impl FnMut() -> bool) -> bool {
         let vain = self.vain_yields.load(Ordering::Relaxed);
-        let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TRY_EVERY);
+        let is_try = (self.waits.load(Ordering::Relaxed)).is_multiple_of(TUNING.idle.try_every);
         let is_off = LIMIT_NS.load(Ordering::Relaxed) == 0;
-        if is_off || (vain >= FAILURES_MAX && !is_try) {
+        if is_off || (vain >= TUNING.idle.failures_max && !is_try) {
             return false;
         }
         let mut last = sys::now_ns();
         if yields.are_off(last) {
             return false;
         }
-        for _ in 0..YIELDS_MAX {
+        for _ in 0..TUNING.idle.yields_max {
             sys::sched_yield();
             let now = sys::now_ns();
             let yield_ns = now - last;
@@ -221,7 +194,7 @@ impl Spin {
                 self.vain_yields.store(0, Ordering::Relaxed);
                 return true;
             }
-            if are_late || yield_ns < UNUSED_NS {
+            if are_late || yield_ns < TUNING.idle.unused_ns {
                 break;
             }
             last = now;
@@ -236,7 +209,7 @@ mod tests {
     use super::*;
 
     /// Longer than a rest, and tries until none falls into one.
-    const PAUSE_US: u64 = 2 * REST_NS / 1000;
+    const PAUSE_US: u64 = 2 * TUNING.idle.rest_ns / 1000;
     const TRIES_MAX: u32 = 200;
 
     /// A thread that fails again and again stops polling, and starts again after one success; the longer it has failed, the rarer it is tried. One
@@ -247,7 +220,7 @@ mod tests {
             return;
         }
         let spin = Spin::default();
-        let has_failed = || spin.failures.load(Ordering::Relaxed) >= FAILURES_MAX;
+        let has_failed = || spin.failures.load(Ordering::Relaxed) >= TUNING.idle.failures_max;
         for _ in 0..TRIES_MAX {
             if has_failed() {
                 break;
@@ -280,16 +253,18 @@ mod tests {
         let yields = Yields::default();
         for now_ns in 0..40 {
             let yield_ns = if now_ns % 20 == 7 {
-                3 * LATE_NS
+                3 * TUNING.idle.late_ns
             } else {
-                LATE_NS / 4
+                TUNING.idle.late_ns / 4
             };
             assert!(!yields.note(now_ns, yield_ns) && !yields.are_off(now_ns));
         }
-        let late = |now_ns| (1..=YIELDS_AVERAGED).find(|_| yields.note(now_ns, 3 * LATE_NS));
+        let late = |now_ns| {
+            (1..=TUNING.idle.yields_averaged).find(|_| yields.note(now_ns, 3 * TUNING.idle.late_ns))
+        };
         let first = late(100).expect("they are late");
-        assert!(first > 1 && yields.are_off(99 + WITHOUT_YIELDS_NS));
-        let then = 100 + WITHOUT_YIELDS_NS;
+        assert!(first > 1 && yields.are_off(99 + TUNING.idle.without_yields_ns));
+        let then = 100 + TUNING.idle.without_yields_ns;
         assert!(!yields.are_off(then));
         assert!(late(then).expect("they are late again") < first);
         assert!(yields.are_off(then));
@@ -300,7 +275,7 @@ mod tests {
     fn vain_yields_become_rare() {
         let (spin, yields) = (Spin::default(), Yields::default());
         let mut polls = 0;
-        for wait in 1..TRY_EVERY {
+        for wait in 1..TUNING.idle.try_every {
             spin.waits.store(wait, Ordering::Relaxed);
             let found = spin.after_yields(&yields, || {
                 polls += 1;
@@ -308,7 +283,10 @@ mod tests {
             });
             assert!(!found);
         }
-        assert!((1..=FAILURES_MAX * YIELDS_MAX).contains(&polls), "{polls}");
+        assert!(
+            (1..=TUNING.idle.failures_max * TUNING.idle.yields_max).contains(&polls),
+            "{polls}"
+        );
     }
 
     /// A call that finds nothing now and then is an event loop's, and keeps its core; calls that find nothing again and again are a spinning program's.
@@ -322,13 +300,13 @@ mod tests {
             assert_eq!(vain(), 0);
         }
         // It counts anew where this thread lost its core for a while.
-        for _ in 0..1000 * CALLS_MAX {
+        for _ in 0..1000 * TUNING.idle.calls_max {
             spin.found_nothing();
-            if vain() == CALLS_MAX {
+            if vain() == TUNING.idle.calls_max {
                 break;
             }
         }
-        assert_eq!(vain(), CALLS_MAX);
+        assert_eq!(vain(), TUNING.idle.calls_max);
         spin.reset();
         assert_eq!(vain(), 0);
     }
@@ -336,7 +314,7 @@ mod tests {
     fn tries_become_rare() {
         let spin = Spin::default();
         let mut tries = 0;
-        let rarest = TRY_EVERY << DOUBLINGS_MAX;
+        let rarest = TUNING.idle.try_every << TUNING.idle.doublings_max;
         for _ in 0..8 * rarest {
             let mut has_polled = false;
             let found = spin.on_core(|| {
@@ -347,6 +325,9 @@ mod tests {
             tries += u32::from(has_polled);
         }
         // The first ones, one for each doubling, and eight; fewer after a preemption.
-        assert!(tries <= FAILURES_MAX + DOUBLINGS_MAX + 8, "{tries}");
+        assert!(
+            tries <= TUNING.idle.failures_max + TUNING.idle.doublings_max + 8,
+            "{tries}"
+        );
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Rooms: `exports` is what programs call, by the C library's names; `real` is what they would have called. `table` says which descriptors are ours.
 //! `handshake` finds the other end, `segment` has the memory, which `tsumuji_streams` lays out. `stream` moves bytes and waits, `demotion` goes back to TCP, `ready`,
-//! `poll` and `epoll` say what could be moved. `start`, `exec` and `close` are the life of processes and descriptors. `early` knows what a socket was before it connected. `sys` asks the kernel.
+//! `poll` and `epoll` say what could be moved. `start`, `exec` and `close` are the life of processes and descriptors. `early` knows what a socket was before it connected. `sys` asks the kernel. `tuning` has the numbers.
 //!
 //! Invariants: no function of the C library that this library replaces is called from inside, so nothing of `std`'s input and output; no panic
 //! crosses into the program (an `extern "C"` function that panics ends the process); `errno` changes only where a call fails; before `start` has run
@@ -45,5 +45,6 @@ mod start;
 mod stream;
 mod sys;
 mod table;
+mod tuning;
 
 use tsumuji_streams::ring;

@@ -16,6 +16,7 @@ use crate::ring::{CANCELLED, CLAIMED, CONFIRMED, GENERATION_SHIFT, OFFERED, SERV
 use crate::segment::SegmentRef;
 use crate::sys::{self};
 use crate::table::{self, Kind, Use};
+use crate::tuning::TUNING;
 use crate::{early, stream};
 
 /// Hellos that may wait in a mailbox; the kernel lowers it to `net.core.somaxconn`.
@@ -23,18 +24,6 @@ const BACKLOG: i32 = 4096;
 
 /// Hellos that a process keeps for connections that it has not accepted yet.
 const PENDING_MAX: usize = 4096;
-
-/// Segments of clients that a listener keeps for their next connections.
-const KNOWN_MAX: usize = 1024;
-
-/// And what part of the descriptors that the process may have open.
-const KNOWN_SHARE: usize = 8;
-
-/// How many of them are polled, with each new one, whether their clients have gone.
-const POLLS: usize = 8;
-
-/// How long `accept` waits for a hello of a client that has come to the mailbox: it makes its memory meanwhile.
-const HELLO_NS: u64 = 2_000_000;
 
 /// Callers that one `accept` rejects, being of other users or without a hello: more could come for ever. The next one finds those behind them.
 const REJECTED_MAX: u32 = 64;
@@ -362,10 +351,17 @@ impl Listener {
 
     fn keep(&self, segment: &SegmentRef, control: i32) {
         // Each client process takes two descriptors of ours.
-        let most = KNOWN_MAX.min(sys::open_files_limit() as usize / KNOWN_SHARE);
+        let most = TUNING
+            .segments
+            .known_max
+            .min(sys::open_files_limit() as usize / TUNING.segments.known_divisor);
         let gone = self.known.with(|known| {
             let count = known.len();
-            let polls = if count < most { POLLS } else { count };
+            let polls = if count < most {
+                TUNING.segments.known_polls
+            } else {
+                count
+            };
             let from = self.polls.fetch_add(polls, Ordering::Relaxed);
             let is_gone = |at: usize, one: &(SegmentRef, i32)| {
                 let mut room = [0; 1];
@@ -394,7 +390,7 @@ impl Listener {
 }
 
 fn wait_for_hello(fd: i32) {
-    let _ = sys::poll_one(fd, libc::POLLIN, Some(HELLO_NS));
+    let _ = sys::poll_one(fd, libc::POLLIN, Some(TUNING.meeting.hello_ns));
 }
 
 fn take(fd: i32, pending: Pending, pair: Pair, is_nonblocking: bool) -> Option<Use> {

@@ -11,12 +11,8 @@ use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
+use crate::tuning::TUNING;
 
-/// Tries before a waiter gives its core away, and rounds of that before it sleeps.
-const SPINS: u32 = 100;
-const YIELDS: u32 = 20;
-/// How long a waiter sleeps between two polls.
-const SLEEP_US: u64 = 50;
 /// No lock is held for so long (`demotion` waits under locks, for a second at most), but by a process that was stopped within, or by a number that a
 /// peer has made up. And how often a waiter polls meanwhile: one that was stopped itself has not been patient.
 const PATIENCE_NS: u64 = 3_000_000_000;
@@ -159,7 +155,7 @@ fn wait<'a>(word: &'a AtomicU32, is_shared: bool, note: Option<&AtomicU32>) -> H
     let (mut since_ns, mut polls) = (sys::now_ns(), 0u32);
     let mut last = 0;
     loop {
-        for _ in 0..SPINS {
+        for _ in 0..TUNING.lock.spins {
             if word.load(Ordering::Relaxed) == 0
                 && let Some(held) = try_hold(word)
             {
@@ -168,11 +164,11 @@ fn wait<'a>(word: &'a AtomicU32, is_shared: bool, note: Option<&AtomicU32>) -> H
             std::hint::spin_loop();
         }
         rounds += 1;
-        if rounds < YIELDS {
+        if rounds < TUNING.lock.yields {
             sys::sched_yield();
             continue;
         }
-        sys::sleep_us(SLEEP_US);
+        sys::sleep_us(TUNING.lock.sleep_us);
         let holder = word.load(Ordering::Relaxed);
         // `holder == thread()`: a signal handler has interrupted its own thread, which cannot go on before the handler has ended. What both move may
         // then be lost or come twice.

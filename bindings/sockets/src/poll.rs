@@ -15,16 +15,8 @@ use crate::idle::Spin;
 use crate::ring::{BELL, ENDED};
 use crate::sys::{self, Result};
 use crate::table::{self, Kind, Use};
+use crate::tuning::TUNING;
 use crate::{ready, stream};
-
-/// Every how many-th call that finds nothing asks the kernel about ours, too.
-const ASK_EVERY: u32 = 8;
-
-/// Where a wake-up may be missed, the longest sleep before looking again.
-const SLICE_NS: u64 = 10_000_000;
-/// After so many sleeps that the kernel has ended for nothing a call naps before the next.
-const FRUITLESS_MAX: u32 = 16;
-const NAP_US: u64 = 100;
 
 enum Ours {
     Stream(Use),
@@ -107,8 +99,8 @@ pub(crate) fn poll(
         }
         // The kernel may say again and again what the program does not want to know.
         fruitless += 1;
-        if fruitless > FRUITLESS_MAX {
-            sys::sleep_us(NAP_US);
+        if fruitless > TUNING.waits.fruitless_max {
+            sys::sleep_us(TUNING.waits.fruitless_nap_us);
         }
     }
 }
@@ -181,7 +173,7 @@ fn has_news(fds: &[pollfd], ours: &[(usize, Ours)]) -> bool {
                     && using
                         .writer()
                         .room()
-                        .is_ok_and(|room| room >= stream::ROOM_BYTES)
+                        .is_ok_and(|room| room >= TUNING.copies.room_bytes)
         }
         Ours::Epoll(epoll) => epoll.has_pending(),
     })
@@ -267,7 +259,9 @@ fn ask_kernel(fds: &[pollfd], ours: &[(usize, Ours)]) {
     for (at, one) in ours {
         if let Ours::Stream(using) = one {
             let empty = using.empty_calls.fetch_add(1, Ordering::Relaxed);
-            if empty.is_multiple_of(ASK_EVERY) && using.is_carried.load(Ordering::Relaxed) != 0 {
+            if empty.is_multiple_of(TUNING.kernel.poll_ask_every)
+                && using.is_carried.load(Ordering::Relaxed) != 0
+            {
                 stream::ask(using, fds[*at].fd);
             }
         }
@@ -327,9 +321,9 @@ fn sleep(
         }
     }
     let slice_ns = if must_slice {
-        SLICE_NS
+        TUNING.waits.poll_ns
     } else if waits_for_room {
-        stream::ROOM_NS
+        TUNING.waits.room_ns
     } else {
         u64::MAX
     };

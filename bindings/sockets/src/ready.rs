@@ -9,9 +9,10 @@ use libc::c_int;
 
 use crate::demotion;
 use crate::ring::{ENDED, RESET};
-use crate::stream::{self, ROOM_BYTES};
+use crate::stream;
 use crate::sys;
 use crate::table::Use;
+use crate::tuning::TUNING;
 
 pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
@@ -123,7 +124,10 @@ fn carried(using: &Use, fd: c_int, wants_room: bool) -> u32 {
 
 fn has_room(using: &Use, wants_room: bool) -> bool {
     let ring = using.writer();
-    let is_enough = || ring.room().is_ok_and(|room| room >= ROOM_BYTES);
+    let is_enough = || {
+        ring.room()
+            .is_ok_and(|room| room >= TUNING.copies.room_bytes)
+    };
     if is_enough() || !wants_room {
         return is_enough();
     }

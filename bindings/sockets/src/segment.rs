@@ -16,6 +16,7 @@ use crate::lock::thread_group;
 use crate::ring::{self, CLAIMED, CLIENT, Memory, SEGMENT_BYTES, SERVER, SLOTS};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Socket};
+use crate::tuning::TUNING;
 
 /// Segments of one process: more connections than `SEGMENTS_MAX * SLOTS` stay with TCP.
 const SEGMENTS_MAX: usize = 2048;
@@ -23,11 +24,6 @@ const SEGMENTS_MAX: usize = 2048;
 const SEGMENTS_SHARE: u64 = 4;
 /// And what part of its address space, if that is limited.
 const SPACE_SHARE: u64 = 8;
-/// Hellos after which all processes that accept from a shared listener are taken to have the segment. Connections of programs that make fewer are all
-/// carried; of those that make many, one that comes to a process without the segment stays with TCP, and hellos begin again.
-const SHARED_HELLOS: u32 = 256;
-/// Segments without connections that a process keeps for the next ones.
-const IDLE_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
@@ -73,7 +69,7 @@ impl Drop for SegmentRef {
         let now = CLOCK.fetch_add(1, Ordering::Relaxed);
         self.0.last_used.store(now, Ordering::Relaxed);
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            trim(IDLE_MAX);
+            trim(TUNING.segments.idle_max);
         }
     }
 }
@@ -86,7 +82,7 @@ impl Segment {
             return false;
         }
         let is_shared = self.memory().header().is_shared.load(Ordering::Relaxed) != 0;
-        if is_shared && self.hellos.load(Ordering::Relaxed) < SHARED_HELLOS {
+        if is_shared && self.hellos.load(Ordering::Relaxed) < TUNING.segments.shared_hellos {
             return false;
         }
         let mut room = [0; 1];
@@ -100,7 +96,8 @@ impl Segment {
 
     /// A connection was offered without a hello, and nobody has claimed it: some process of the server does not have the segment.
     pub(crate) fn was_missed(&self) {
-        self.hellos.store(SHARED_HELLOS / 2, Ordering::Relaxed);
+        self.hellos
+            .store(TUNING.segments.shared_hellos / 2, Ordering::Relaxed);
     }
 
     fn forget_control(&self) {

@@ -26,6 +26,7 @@ use crate::handshake;
 use crate::ring::{Broken, DOORBELL, ENDED, FUTEX, OWED, RESET, RING_BYTES, Reading, parts};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
+use crate::tuning::TUNING;
 use crate::{demotion, doorbell, epoll};
 
 use early::{receive_before_ring, receive_behind};
@@ -33,16 +34,8 @@ pub(crate) use far::{end_events, is_new_end, wake_gateway};
 pub(crate) use kernel::{ask, take_heard_bells, take_old_bells};
 use kernel::{end_by_kernel, end_or, take_bells, take_bells_now};
 pub(crate) use places::{Source, receive_into, send_from};
-pub(crate) use waits::{ROOM_NS, Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
+pub(crate) use waits::{Until, is_still, sleep_on_word, wait_for_data, wait_for_room};
 
-/// Bytes that are written before the receiver is told: it copies out while we copy in.
-const CHUNK_BYTES: usize = 128 << 10;
-/// A full ring is worth writing to again when this much is free; the kernel has a third.
-pub(crate) const ROOM_BYTES: u64 = RING_BYTES / 4;
-/// Every how many-th call that did not need the kernel asks it how the connection is.
-const ASK_EVERY: u32 = 16;
-/// How long a call sleeps that peeks at more than there is.
-const PEEK_US: u64 = 250;
 /// Buffers of one system call; the rest goes with the next.
 const VECTORS: usize = 16;
 
@@ -279,7 +272,7 @@ fn try_send(
     let mut sent = 0;
     while skip + sent < total {
         let bytes = ring
-            .write(buffers, skip + sent, CHUNK_BYTES)
+            .write(buffers, skip + sent, TUNING.copies.chunk_bytes)
             .map_err(|what| broken(using, what))?;
         if bytes == 0 {
             break;
@@ -332,7 +325,7 @@ pub(crate) fn before_ring(using: &Use, fd: c_int, bytes: usize) -> Result<Option
     }
     let sends = using.sends.load(Ordering::Relaxed).wrapping_add(1);
     using.sends.store(sends, Ordering::Relaxed);
-    let asks_kernel = sends.is_multiple_of(ASK_EVERY)
+    let asks_kernel = sends.is_multiple_of(TUNING.kernel.stream_ask_every)
         || other.out.is_closed.load(Ordering::Relaxed) != 0
         // Of one that has shut down both directions the kernel knows.
         || other.out.is_finished.load(Ordering::Relaxed) != 0
@@ -420,7 +413,10 @@ pub(crate) fn receive(using: &Use, fd: c_int, buffers: &[iovec], flags: c_int) -
                     break Ok(());
                 }
                 // No news come of bytes behind those that are known.
-                if let Err(error) = until.left(fd).and_then(|_| sys::try_sleep_us(PEEK_US)) {
+                if let Err(error) = until
+                    .left(fd)
+                    .and_then(|_| sys::try_sleep_us(TUNING.waits.peek_us))
+                {
                     break Err(error);
                 }
                 received = 0;
@@ -597,7 +593,7 @@ pub(crate) fn until_something(
         }
         let empty = using.empty_calls.load(Ordering::Relaxed).wrapping_add(1);
         using.empty_calls.store(empty, Ordering::Relaxed);
-        let asks_kernel = empty.is_multiple_of(ASK_EVERY)
+        let asks_kernel = empty.is_multiple_of(TUNING.kernel.stream_ask_every)
             || other.out.is_closed.load(Ordering::Relaxed) != 0
             || using.has_kernel_news.swap(0, Ordering::AcqRel) != 0;
         if !asks_kernel || !waits::at_once(using, || take_bells_now(using, fd))? {
@@ -612,7 +608,10 @@ pub(crate) fn has_taken(using: &Use, fd: c_int, bytes: usize) {
     let wants_room = &using.theirs().out.wants_room;
     fence(Ordering::SeqCst);
     if wants_room.load(Ordering::Relaxed) != 0
-        && using.reader().room().is_ok_and(|room| room >= ROOM_BYTES)
+        && using
+            .reader()
+            .room()
+            .is_ok_and(|room| room >= TUNING.copies.room_bytes)
         && wants_room.swap(0, Ordering::AcqRel) != 0
     {
         tell(using, fd, false);
@@ -649,7 +648,10 @@ pub(crate) fn unsent_bytes(using: &Use) -> u64 {
 /// What an edge is known by: the position up to which the other end has written, and bits that are set by an end and by room.
 pub(crate) fn progress(using: &Use) -> (u64, u32) {
     let (own, out) = (&using.mine().own, &using.theirs().out);
-    let has_room = using.writer().room().is_ok_and(|room| room >= ROOM_BYTES);
+    let has_room = using
+        .writer()
+        .room()
+        .is_ok_and(|room| room >= TUNING.copies.room_bytes);
     let bits = [
         out.is_finished.load(Ordering::Acquire) != 0,
         out.is_closed.load(Ordering::Acquire) != 0,

@@ -15,14 +15,13 @@ use super::{number, size};
 use crate::stream::{self, Found, Source, Until};
 use crate::sys::{self, Errno, Result};
 use crate::table::{self, Use};
+use crate::tuning::TUNING;
 use crate::{exec, real};
 
 /// `writev` and its like refuse more.
 const IOV_MAX: usize = 1024;
 /// Most bytes of one call, as the kernel limits it.
 const MOST_BYTES: usize = 0x7fff_f000;
-/// Bytes of one step of `sendfile` and `splice`.
-const PIECE_BYTES: usize = 256 << 10;
 
 fn one(buffer: *const c_void, count: size_t) -> [iovec; 1] {
     [iovec {
@@ -434,7 +433,7 @@ fn send_file(
         if sent >= count {
             break Ok(());
         }
-        let most = (count - sent).min(PIECE_BYTES);
+        let most = (count - sent).min(TUNING.copies.file_bytes);
         let fill = |place: *mut u8, bytes: usize| {
             sys::transfer(libc::SYS_pread64, from, place, bytes, position + sent)
         };
@@ -532,7 +531,7 @@ fn splice_out(
     let is_patient = using.mine().own.is_nonblocking.load(Ordering::Relaxed) == 0;
     let is_impatient = is_impatient || sys::is_nonblocking(pipe);
     let mut until = Until::new(libc::SO_RCVTIMEO);
-    let most = count.min(PIECE_BYTES);
+    let most = count.min(TUNING.copies.file_bytes);
     // Another writer may fill the pipe before us. The stream is locked meanwhile, so that is waited for outside.
     let is_full = Cell::new(false);
     let drain = |place: *mut u8, bytes: usize| {
@@ -568,7 +567,7 @@ fn splice_in(
         if wait_for_pipe(pipe, libc::POLLIN, is_impatient)? & libc::POLLIN == 0 {
             return Ok(0);
         }
-        let most = count.min(PIECE_BYTES);
+        let most = count.min(TUNING.copies.file_bytes);
         let fill = |place: *mut u8, bytes: usize| {
             let given = sys::read_pipe_now(pipe, place, bytes);
             is_empty.set(given == Err(sys::AGAIN));

@@ -8,14 +8,8 @@ use super::{Found, far, is_before_ring, waits};
 use crate::ring::{BY_BELLS, ENDED, OWED, RESET};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
+use crate::tuning::TUNING;
 use crate::{demotion, epoll};
-
-/// Bells taken out of the kernel at once.
-const BELLS: usize = 64;
-/// How often a thread looks whether others have heard a bell, first after yields, then after naps: longer than they usually wait for a core.
-const ROUNDS: u32 = 60;
-const YIELDS: u32 = 10;
-const NAP_US: u64 = 100;
 
 /// Whether a reset is not the other end's intention: it has left nothing unread but bells. Once that is known it stays so. An end that has gone back to
 /// TCP may have left data there, but for one that was asked to and has sent nothing since.
@@ -107,7 +101,7 @@ pub(crate) fn ask(using: &Use, fd: c_int) -> i16 {
 
 /// The kernel's own word for an end: 0, or the error of a reset that nobody has been told.
 pub(super) fn end_by_kernel(using: &Use, fd: c_int) -> Result<Found> {
-    let mut room = [0; BELLS];
+    let mut room = [0; TUNING.kernel.bells];
     let own = &using.mine().own;
     loop {
         match sys::recv(fd, &mut room, libc::MSG_DONTWAIT) {
@@ -134,13 +128,13 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
     let own = &using.mine().own;
     let rung = using.theirs().out.bells.load(Ordering::Acquire);
     let outstanding = rung.saturating_sub(own.bells_taken.load(Ordering::Acquire));
-    let mut room = [0; BELLS];
+    let mut room = [0; TUNING.kernel.bells];
     // No more than are known to be bells; or one byte, which may be data by TCP of an end that has given up its ring just now.
     // A thread that waits takes one only: others may take those that are outstanding meanwhile, and what comes then may be data.
     let most = if flags == 0 {
         1
     } else {
-        (outstanding as usize).clamp(1, BELLS)
+        (outstanding as usize).clamp(1, TUNING.kernel.bells)
     };
     match sys::recv(fd, &mut room[..most], flags) {
         Ok(0) => {
@@ -166,19 +160,19 @@ pub(super) fn take_bells(using: &Use, fd: c_int, flags: c_int) -> Result<bool> {
 /// Waits until threads that sleep in `poll` for this stream have woken. A bell wakes all of them, but one that looks for it only after it was taken
 /// sleeps on. Caller: about to take bells from that descriptor.
 pub(super) fn let_pollers_wake(using: &Use, bell: c_int) {
-    for round in 0..ROUNDS {
+    for round in 0..TUNING.kernel.heard_rounds {
         let count = using.in_poll.load(Ordering::SeqCst);
         if count == 0 || sys::poll_now(bell, libc::POLLIN) & libc::POLLIN == 0 {
             return;
         }
         // One that has just begun may yet miss a bell.
         using.has_pollers.store(1, Ordering::SeqCst);
-        if round < YIELDS {
+        if round < TUNING.kernel.heard_yields {
             sys::sched_yield();
         } else {
-            sys::sleep_us(NAP_US);
+            sys::sleep_us(TUNING.kernel.heard_nap_us);
         }
-        if round + 1 == ROUNDS {
+        if round + 1 == TUNING.kernel.heard_rounds {
             // They wait for something else, or have left their call by a jump.
             let _ = (using.in_poll).compare_exchange(count, 0, Ordering::SeqCst, Ordering::Relaxed);
         }

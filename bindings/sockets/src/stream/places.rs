@@ -13,9 +13,7 @@ use super::{
 use crate::demotion;
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::Use;
-
-/// Bytes that go by way of memory of ours at once.
-const PIECE_BYTES: usize = 64 << 10;
+use crate::tuning::TUNING;
 
 /// Where bytes are that are sent by way of no memory of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +39,7 @@ pub(crate) fn send_from(
     let held = using.hold_sending();
     if before_ring(using, fd, most)?.is_some() {
         // What is taken counts as sent.
-        let mut room = vec![0u8; most.min(PIECE_BYTES)];
+        let mut room = vec![0u8; most.min(TUNING.copies.own_bytes)];
         return fill(room.as_mut_ptr(), room.len());
     }
     if out.back_at.load(Ordering::Relaxed) != 0 {
@@ -80,7 +78,7 @@ fn send_from_memory(
     if sys::poll_now(fd, libc::POLLOUT) == 0 {
         return Err(AGAIN);
     }
-    let mut room = vec![0u8; most.min(PIECE_BYTES)];
+    let mut room = vec![0u8; most.min(TUNING.copies.own_bytes)];
     let bytes = fill(room.as_mut_ptr(), room.len())?;
     let mut sent = 0;
     while sent < bytes {
@@ -115,7 +113,7 @@ pub(crate) fn receive_into(
 ) -> Result<Found> {
     is_carried(using, fd);
     if is_before_ring(using) || demotion::is_behind(using) {
-        let mut room = vec![0u8; most.min(PIECE_BYTES)];
+        let mut room = vec![0u8; most.min(TUNING.copies.own_bytes)];
         let mut buffers = [iovec {
             iov_base: room.as_mut_ptr().cast(),
             iov_len: room.len(),

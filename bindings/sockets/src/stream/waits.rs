@@ -17,23 +17,7 @@ use crate::lock::{may_hold, thread};
 use crate::ring::{BELL, FUTEX, Own};
 use crate::sys::{self, AGAIN, Errno, Result};
 use crate::table::{self, Use};
-
-/// Sleep of those who cannot be woken: where the other end's bells would be taken for data.
-const SLICE_NS: u64 = 1_000_000;
-
-/// Sleep of those who wait for more bytes of TCP than a bell is.
-const UNHEARD_NS: u64 = 10_000_000;
-
-/// How long a call sleeps on the word, the first and the second time that nothing comes. Ends that nobody tells, as those of killed processes, are seen so
-/// much later; the first is a tick of many kernels, so that time-outs are no coarser. Where many connections share few cores, an answer often takes longer
-/// than that. Not in more steps: a signal that comes between two of them interrupts neither.
-const WORD_NS: [u64; 2] = [4_000_000, 12_000_000];
-
-/// How long a thread sleeps for room before it looks whether another one has shut down sending, of which the kernel knows nothing.
-pub(crate) const ROOM_NS: u64 = 100_000_000;
-
-/// How long a thread waits for the one that waits in the kernel before it looks whether that one lives.
-const FOLLOW_NS: u64 = 100_000_000;
+use crate::tuning::TUNING;
 
 /// Until when a call waits: the socket's time-out counts from the call's first sleep.
 #[derive(Debug)]
@@ -92,7 +76,7 @@ impl Until {
 
     /// Whether the other end's word is waited for, not the kernel's: what nobody tells must be seen, and idle connections shall cost nothing.
     fn may_sleep_on_word(&self) -> bool {
-        self.silent < WORD_NS.len()
+        self.silent < TUNING.waits.word_ns.len()
     }
 
     /// An error: the time is over, or the program does not wait.
@@ -198,7 +182,7 @@ pub(crate) fn sleep_on_word(
     rest_ns: Option<u64>,
     is_ready: impl FnOnce() -> bool,
 ) -> Option<Result<()>> {
-    let may_sleep = *silent < WORD_NS.len()
+    let may_sleep = *silent < TUNING.waits.word_ns.len()
         && rest_ns != Some(0)
         && using.gateway().is_none()
         && using.is_carried.load(Ordering::Acquire) != 0
@@ -256,7 +240,7 @@ fn sleep_until(is_asleep: &AtomicU32, silent: &mut usize, rest_ns: Option<u64>) 
     if value & FUTEX == 0 {
         return Ok(());
     }
-    let most_ns = WORD_NS[(*silent).min(WORD_NS.len() - 1)];
+    let most_ns = TUNING.waits.word_ns[(*silent).min(TUNING.waits.word_ns.len() - 1)];
     let most_ns = rest_ns.map_or(most_ns, |ns| ns.min(most_ns));
     let Err(error) = sys::futex_wait(is_asleep, value, Some(most_ns)) else {
         return Ok(());
@@ -278,7 +262,9 @@ fn sleep_until(is_asleep: &AtomicU32, silent: &mut usize, rest_ns: Option<u64>) 
 fn wait_for_bytes(using: &Use, fd: c_int, left: Left) -> Result<()> {
     if low_water(using, fd) > 1 {
         // The other end may go over meanwhile, and its bells are too short to be heard.
-        let most_ns = left.ns().map_or(UNHEARD_NS, |ns| ns.min(UNHEARD_NS));
+        let most_ns = left.ns().map_or(TUNING.waits.unheard_ns, |ns| {
+            ns.min(TUNING.waits.unheard_ns)
+        });
         return match poll_for(fd, libc::POLLIN, Some(most_ns)) {
             Err(AGAIN) if left.ns().is_none_or(|ns| ns > most_ns) => Ok(()),
             outcome => or_restart(left.ns(), outcome),
@@ -353,7 +339,9 @@ fn is_unheard(using: &Use) -> bool {
 fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     let own = &using.mine().own;
     let is_deaf = own.is_deaf.load(Ordering::Relaxed) != 0;
-    let most_ns = left.ns().map_or(ROOM_NS, |ns| ns.min(ROOM_NS));
+    let most_ns = left
+        .ns()
+        .map_or(TUNING.waits.room_ns, |ns| ns.min(TUNING.waits.room_ns));
     let sleep = |act: &dyn Fn() -> Result<()>| {
         let outcome = in_turn(using, left, act);
         let is_part = outcome == Err(AGAIN) && left.ns().is_none_or(|ns| ns > most_ns);
@@ -364,7 +352,10 @@ fn sleep_for_room(using: &Use, fd: c_int, left: Left) -> Result<()> {
     }
     if is_unheard(using) {
         // What the kernel holds is data, and would be found at once: look again after a while.
-        let slice_ns = left.ns().unwrap_or(SLICE_NS).min(SLICE_NS);
+        let slice_ns = left
+            .ns()
+            .unwrap_or(TUNING.waits.deaf_ns)
+            .min(TUNING.waits.deaf_ns);
         or_restart(left.ns(), sys::try_sleep_us(slice_ns.div_ceil(1000)))?;
         if is_deaf {
             // A dead end is known by its answer only.
@@ -414,7 +405,10 @@ fn in_turn(using: &Use, left: Left, wait: impl FnOnce() -> Result<()>) -> Result
     let outcome = match own.leader.load(Ordering::SeqCst) {
         0 => Ok(0),
         _ => {
-            let most_ns = left.ns().unwrap_or(FOLLOW_NS).min(FOLLOW_NS);
+            let most_ns = left
+                .ns()
+                .unwrap_or(TUNING.waits.follow_ns)
+                .min(TUNING.waits.follow_ns);
             sys::futex_wait(&own.leads, leads, Some(most_ns))
         }
     };

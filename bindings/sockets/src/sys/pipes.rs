@@ -3,9 +3,7 @@
 use libc::{c_int, iovec};
 
 use super::{Errno, Result, call, fd_word, map_private, transfer, unmap};
-
-/// Bytes that are copied at once where the kernel cannot write without waiting.
-const COPY_BYTES: usize = 64 << 10;
+use crate::tuning::TUNING;
 
 /// Writes what there is room for; `AGAIN` if there is none.
 pub(crate) fn write_pipe_now(pipe: c_int, address: *mut u8, bytes: usize) -> Result<usize> {
@@ -58,15 +56,15 @@ unsafe fn with_vector(
 /// Gives the pipe the pages of a copy. It keeps them as they are, so they are never written again.
 #[cold]
 fn write_copy(pipe: c_int, address: *const u8, bytes: usize) -> Result<usize> {
-    let bytes = bytes.min(COPY_BYTES);
-    let copy = map_private(COPY_BYTES)?;
+    let bytes = bytes.min(TUNING.copies.pipe_bytes);
+    let copy = map_private(TUNING.copies.pipe_bytes)?;
     // SAFETY: the caller's range has so many bytes, and so has the new mapping.
     unsafe { std::ptr::copy_nonoverlapping(address, copy, bytes) };
     let words = [libc::SPLICE_F_NONBLOCK as usize, 0, 0];
     // SAFETY: the mapping is nobody else's, and the kernel counts the pages that the pipe keeps.
     unsafe {
         let outcome = with_vector(libc::SYS_vmsplice, pipe, (copy, bytes), words);
-        unmap(copy, COPY_BYTES);
+        unmap(copy, TUNING.copies.pipe_bytes);
         outcome
     }
 }
