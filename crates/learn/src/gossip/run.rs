@@ -280,7 +280,7 @@ impl Driver<'_> {
             match endpoint.try_send(node(worker), BULK, bytes) {
                 Ok(()) => break,
                 Err(SendError::WouldBlock { .. }) => {
-                    drop(endpoint.poll_wait(self, TUNING.judge.wait)?)
+                    endpoint.poll_wait(self, TUNING.judge.wait)?;
                 }
                 // They were for the process that it follows.
                 Err(SendError::MessagesLost { .. }) if self.judge.is_new(worker) => {}
