@@ -54,7 +54,7 @@ fn lost_workers_are_survived() {
     let lease = "4";
     // Those that are killed are told of by the launcher, whatever the link; of those that are stopped links tell differently.
     for (link, name) in [("udp", "-KILL"), ("shm", "-STOP"), ("udp", "-STOP")] {
-        let words = ["solve", "--generate", "poisson2d:110", "--inner", "sweep"];
+        let words = ["solve", "--generate", "poisson2d:150", "--inner", "sweep"];
         let more = ["--workers", "4", "--json", "--link", link, "--lease", lease];
         let child = start(&[&words[..], &more].concat());
         let workers = wait_for_children(child.id(), 4);

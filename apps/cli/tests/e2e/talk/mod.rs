@@ -1,4 +1,4 @@
-//! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
+//! Nodes that talk to all, round after round, and check what they hear, and the test that kills and restarts them.
 //!
 //! Used by `cycles`, `joins`, `keyed` and `schedules`. A started process runs the test that its place names as `entry`; there it works, and ends
 //! ([`work_if_started`]).
@@ -29,8 +29,8 @@ const ENOUGH: u64 = 3;
 const HEAD_BYTES: usize = 12;
 /// They repeat after this many, a prime: so no piece of a message in a frame is like the next.
 const BLOCK_BYTES: usize = 1_009;
-/// Between two rounds of talk.
-const PAUSE: Duration = Duration::from_millis(2);
+/// A round of talk takes this long: without it, most of what the cores do would be talk.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -194,9 +194,9 @@ impl Talker {
                 Err(error) => panic!("{} to node 0: {error}", self.me()),
             }
         }
-        let mut wait = PAUSE;
-        while let Some(message) = self.endpoint.recv(wait).expect("recv") {
-            wait = Duration::ZERO;
+        let end = Instant::now() + PAUSE;
+        let left = || end.saturating_duration_since(Instant::now());
+        while let Some(message) = self.endpoint.recv(left()).expect("recv") {
             match message.channel {
                 TALK => self.hear(&message),
                 REPORT => {
