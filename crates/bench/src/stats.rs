@@ -38,14 +38,15 @@ impl RoundTrips {
         self.0.saturating_record(round_trip_ns.max(1));
     }
 
-    /// Adds the trip from `before` to now, which becomes `before`. The first `of` several does not count: it includes the start of the other thread.
+    /// Adds the trip from `before` to now. Then `before` is the time at which the next trip may begin: recording belongs to no trip. The first `of` several
+    /// does not count: it includes the start of the other thread.
     #[inline]
     pub(crate) fn record_since(&mut self, before: &mut Instant, iteration: u64, of: u64) {
         let now = Instant::now();
         if iteration > 0 || of == 1 {
             self.record((now - *before).as_nanos() as u64);
         }
-        *before = now;
+        *before = Instant::now();
     }
 
     /// How many were recorded.
