@@ -197,11 +197,17 @@ impl Tcp {
 }
 
 impl Incoming {
-    /// Reads what there is, up to one frame beyond the limit.
+    /// Reads what there is, up to one frame beyond the limit. A read that does not fill `scratch` has emptied the socket; another call would only learn
+    /// that. What comes later is found at the next poll, as is the end of the stream.
     fn read(&mut self, scratch: &mut [u8]) {
         while self.is_open && self.buffer.len() < FRAME_BYTES_MAX {
             match self.stream.read(scratch) {
-                Ok(bytes) if bytes > 0 => self.buffer.extend_from_slice(&scratch[..bytes]),
+                Ok(bytes) if bytes > 0 => {
+                    self.buffer.extend_from_slice(&scratch[..bytes]);
+                    if bytes < scratch.len() {
+                        return;
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 _ => self.is_open = false,
@@ -281,6 +287,27 @@ mod tests {
         }
         assert_eq!(come, [b"first".to_vec(), long]);
         assert!(a.sent_bytes() > 3_000_000);
+    }
+
+    /// Words that come in pieces, from poll to poll, are read as if they had come at once; the connection's end is noticed behind them.
+    #[test]
+    fn pieces_are_put_together() {
+        let mut b = Tcp::listen(1, 2, 77).unwrap();
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, b.port())).unwrap();
+        connection.set_nodelay(true).unwrap();
+        let mut words = 77_u64.to_le_bytes().to_vec();
+        words.extend([0, 0, 3, 0, 0, 0]);
+        words.extend(b"one");
+        let mut come: Vec<Vec<u8>> = Vec::new();
+        for word in words {
+            connection.write_all(&[word]).unwrap();
+            b.poll(&mut |_, frame| come.push(frame.to_vec())).unwrap();
+        }
+        drop(connection);
+        while come.is_empty() || !b.incoming.is_empty() {
+            b.poll(&mut |_, frame| come.push(frame.to_vec())).unwrap();
+        }
+        assert_eq!(come, [b"one".to_vec()]);
     }
 
     /// Unauthenticated connections that say nothing do not keep the workers out.
