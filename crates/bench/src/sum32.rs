@@ -19,7 +19,7 @@ use tsumuji_node::{
 
 use crate::exchange::ExchangeError;
 use crate::limits::place::Place;
-use crate::limits::{pin_to, relax, tcp};
+use crate::limits::{Checks, pin_to, relax, tcp};
 use crate::machine;
 use crate::misses::Misses;
 use crate::processes::{self, watch};
@@ -358,7 +358,8 @@ pub fn tcp(
                 }
                 end.push(&stop)
             };
-            while !stop.load(Ordering::Relaxed) {
+            let mut checks = Checks::default();
+            while !(checks.is_due() && stop.load(Ordering::Relaxed)) {
                 if serve_once().is_err() {
                     break;
                 }
@@ -385,7 +386,7 @@ fn ask(
 ) -> io::Result<Rate> {
     let request = request();
     let (mut sent, mut checked) = (0, 0);
-    let (mut seen, mut moved) = (0, Instant::now());
+    let (mut seen, mut moved, mut checks) = (0, Instant::now(), Checks::default());
     loop {
         while sent - count.answers < outstanding {
             end.put(&request, stop)?;
@@ -393,10 +394,12 @@ fn ask(
         }
         end.push(stop)?;
         end.take(|answer| count.answer(answer))?;
-        if count.answers > seen {
-            (seen, moved) = (count.answers, Instant::now());
-        } else if moved.elapsed() > LOST_AFTER {
-            return Err(ErrorKind::TimedOut.into());
+        if checks.is_due() {
+            if count.answers > seen {
+                (seen, moved) = (count.answers, Instant::now());
+            } else if moved.elapsed() > LOST_AFTER {
+                return Err(ErrorKind::TimedOut.into());
+            }
         }
         if count.answers >= checked + ANSWERS_PER_CHECK {
             checked = count.answers;

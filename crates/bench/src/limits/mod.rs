@@ -12,6 +12,22 @@ pub mod place;
 pub mod tcp;
 pub mod udp;
 
+/// Empty polls between two readings of a clock or of a flag. Our endpoints read theirs as seldom; one reading at each poll would be a peer's cost only.
+const POLLS_PER_CHECK: u32 = 4096;
+
+/// Counts polls, and says when a clock or a flag is to be read.
+#[derive(Debug, Default)]
+pub(crate) struct Checks(u32);
+
+impl Checks {
+    /// Whether this poll is one of those.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.0 = self.0.wrapping_add(1);
+        self.0.is_multiple_of(POLLS_PER_CHECK)
+    }
+}
+
 /// Binds the calling thread of a limit, if there are two cores to choose from.
 pub(crate) fn pin_to(cpus: Option<[usize; 2]>, side: usize) {
     if let Some(cpus) = cpus {
@@ -34,5 +50,20 @@ pub(crate) fn relax(cpus: Option<[usize; 2]>) {
         std::hint::spin_loop()
     } else {
         std::thread::yield_now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One poll of so many is a check, also after the count has wrapped.
+    #[test]
+    fn checks_are_seldom() {
+        for first in [0, u32::MAX - 10] {
+            let mut checks = Checks(first);
+            let due = (0..3 * POLLS_PER_CHECK).filter(|_| checks.is_due());
+            assert_eq!(due.count(), 3);
+        }
     }
 }

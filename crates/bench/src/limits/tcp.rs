@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::Place;
-use super::{core_of, pin_to, relax};
+use super::{Checks, core_of, pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
@@ -65,16 +65,17 @@ pub(crate) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// [`whole`], spinning until `stop` is set.
+/// [`whole`], spinning until `stop` is found set.
 pub(crate) fn spin(
     stop: &AtomicBool,
     cpus: Option<[usize; 2]>,
     total: usize,
     step: impl FnMut(usize) -> io::Result<usize>,
 ) -> io::Result<bool> {
+    let mut checks = Checks::default();
     let goes_on = || {
         relax(cpus);
-        !stop.load(Ordering::Relaxed)
+        !(checks.is_due() && stop.load(Ordering::Relaxed))
     };
     whole(total, goes_on, step)
 }
@@ -117,6 +118,7 @@ pub(crate) fn pingpong_for(
             let mut ask = || -> io::Result<RoundTrips> {
                 let mut message = vec![1; size];
                 let mut trips = RoundTrips::default();
+                let mut checks = Checks::default();
                 let began = Instant::now();
                 let mut before = began;
                 for iteration in 0..iterations {
@@ -125,7 +127,7 @@ pub(crate) fn pingpong_for(
                     }
                     let whole = spin(&stop, cpus, size, |at| asker.write(&message[at..]))?
                         && spin(&stop, cpus, size, |at| {
-                            if at == 0 && before.elapsed() > LOST_AFTER {
+                            if at == 0 && checks.is_due() && before.elapsed() > LOST_AFTER {
                                 return Ok(0);
                             }
                             asker.read(&mut message[at..])
@@ -205,7 +207,7 @@ fn receive(
     let mut buffers: Vec<(&mut Vec<u8>, usize, u64)> =
         buffers.iter_mut().map(|buffer| (buffer, 0, 0)).collect();
     let mut missing = streams.len();
-    let mut last = Instant::now();
+    let (mut checks, mut last, mut came) = (Checks::default(), Instant::now(), false);
     while missing > 0 {
         let mut moved = false;
         for (stream, (buffer, at, received)) in streams.iter_mut().zip(&mut buffers) {
@@ -225,12 +227,17 @@ fn receive(
             }
         }
         if moved {
-            last = Instant::now();
-        } else if last.elapsed() > LOST_AFTER {
-            return Err(ErrorKind::TimedOut.into());
-        } else {
-            relax(spinning);
+            came = true;
+            continue;
         }
+        if checks.is_due() {
+            if std::mem::take(&mut came) {
+                last = Instant::now();
+            } else if last.elapsed() > LOST_AFTER {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
+        relax(spinning);
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use super::place::Place;
-use super::{core_of, pin_to, relax};
+use super::{Checks, core_of, pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
@@ -114,8 +114,8 @@ pub(crate) fn pingpong_between(
         scope.spawn(|| {
             pin_to(cpus, 1);
             let mut buffer = vec![0; size + COALESCED_BYTES_MAX];
-            let mut filled = 0;
-            while !stop.load(Ordering::Relaxed) {
+            let (mut filled, mut checks) = (0, Checks::default());
+            while !(checks.is_due() && stop.load(Ordering::Relaxed)) {
                 match echo.recv_from(&mut buffer[filled..]) {
                     Ok((bytes, _)) if filled + bytes < size => filled += bytes,
                     Ok(_) => {
@@ -130,11 +130,11 @@ pub(crate) fn pingpong_between(
             pin_to(cpus, 0);
             let ask = || -> Result<HalfRtt, UdpLimitError> {
                 let mut buffer = vec![1; size + COALESCED_BYTES_MAX];
-                let mut trips = RoundTrips::default();
+                let (mut trips, mut checks) = (RoundTrips::default(), Checks::default());
                 let mut before = Instant::now();
                 for iteration in 0..iterations {
                     send(&asker, &buffer[..size], echo_addr, cpus)?;
-                    let (mut spins, mut filled) = (0_u32, 0);
+                    let mut filled = 0;
                     loop {
                         match asker.recv_from(&mut buffer[filled..]) {
                             Ok((bytes, _)) if filled + bytes < size => filled += bytes,
@@ -144,8 +144,7 @@ pub(crate) fn pingpong_between(
                             }
                             Err(_) => {}
                         }
-                        spins = spins.wrapping_add(1);
-                        if spins.is_multiple_of(4096) && before.elapsed() > LOST_AFTER {
+                        if checks.is_due() && before.elapsed() > LOST_AFTER {
                             return Err(UdpLimitError::Lost);
                         }
                         relax(cpus);
@@ -245,20 +244,31 @@ fn gather(
                 last: Instant::now(),
                 waited: Duration::ZERO,
             };
+            // The clock is read when nothing more is there, not for each datagram.
+            let (mut checks, mut is_timed) = (Checks::default(), true);
             while heard.bytes < wanted {
                 let place = (heard.bytes % unit) as usize;
                 if let Ok((bytes, _)) = receiver.recv_from(&mut message[place..]) {
                     let bytes = if size == 0 { 1 } else { bytes as u64 };
                     heard.calls += 1;
                     heard.bytes += bytes;
+                    heard.first.get_or_insert_with(|| (Instant::now(), bytes));
+                    is_timed = false;
+                    continue;
+                }
+                if !std::mem::replace(&mut is_timed, true) {
                     heard.last = Instant::now();
-                    heard.first.get_or_insert((heard.last, bytes));
-                } else if sending.load(Ordering::Relaxed) == 0 && heard.last.elapsed() > QUIET {
+                } else if checks.is_due()
+                    && sending.load(Ordering::Relaxed) == 0
+                    && heard.last.elapsed() > QUIET
+                {
                     heard.waited = heard.last.elapsed();
                     break;
-                } else {
-                    relax(cpus);
                 }
+                relax(cpus);
+            }
+            if !is_timed {
+                heard.last = Instant::now();
             }
             heard
         });
