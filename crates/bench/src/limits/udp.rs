@@ -1,8 +1,9 @@
-//! UDP used directly: `sendto`, `recvfrom`, spinning, no acknowledgement.
+//! UDP used directly: `send`, `recv`, spinning, no acknowledgement.
 //!
-//! A message longer than the path's frames is sent in pieces of up to 64 KiB, which the kernel cuts into datagrams that fit (UDP_SEGMENT), and is
-//! received joined (UDP_GRO): without these IP would fragment it, which fast programs avoid. Messages are as large in memory as stated, on both
-//! sides.
+//! All that a fast program does without a protocol: sockets are connected, so that the kernel looks up no route for each datagram, and their buffers are
+//! as large as those of our link. Small messages of a burst share a call, which the kernel cuts into a datagram for each (UDP_SEGMENT) and joins again for
+//! the receiver (UDP_GRO), as our link has it do. A message longer than the path's frames is sent in pieces of up to 64 KiB, cut and joined likewise:
+//! without these IP would fragment it.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,6 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use rustix::net::sockopt::{
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_send_buffer_size,
+    set_socket_send_buffer_size_force,
+};
+use tsumuji_link::udp::UdpConfig;
 
 use super::place::Place;
 use super::{Checks, core_of, pin_to, relax};
@@ -21,6 +27,10 @@ use crate::stats::{HalfRtt, RoundTrips};
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Bytes of IPv4's and UDP's headers.
 const HEADERS_BYTES: usize = 28;
+/// Most datagrams into which the kernel cuts what one call sends.
+const SEGMENTS_MAX: usize = 64;
+/// Calls of a burst at least: the first one's arrival starts the clock, and does not count.
+const CALLS_MIN: u64 = 16;
 /// Most bytes that the kernel delivers at once.
 const COALESCED_BYTES_MAX: usize = 1 << 16;
 /// A later datagram counts as lost.
@@ -46,18 +56,22 @@ pub enum UdpLimitError {
     },
 }
 
-/// A socket at that place that never waits, with a large receive buffer.
+/// A socket at that place that never waits, with buffers as large as our link's.
 pub(crate) fn open(place: &Place) -> io::Result<UdpSocket> {
     let ip = place.ip;
     let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
     socket.set_nonblocking(true)?;
-    // The system's limit may cap it.
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
+    let bytes = UdpConfig::default().buffer_bytes;
+    // Forcing needs rights; without them the system's limit may cap both.
+    let _ = set_socket_recv_buffer_size_force(&socket, bytes)
+        .or_else(|_| set_socket_recv_buffer_size(&socket, bytes));
+    let _ = set_socket_send_buffer_size_force(&socket, bytes)
+        .or_else(|_| set_socket_send_buffer_size(&socket, bytes));
     Ok(socket)
 }
 
 /// Payload of the largest datagram that reaches `to` from `place` in one frame.
-fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
+pub(crate) fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
     let probe = open(place)?;
     probe.connect(to)?;
     let mtu = usize::try_from(getsockopt(&probe, sockopt::IpMtu)?).unwrap_or_default();
@@ -66,25 +80,38 @@ fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
         .clamp(1, DATAGRAM_BYTES_MAX))
 }
 
-/// Lets the kernel cut datagrams that are sent, and join those that are received.
-fn cut(socket: &UdpSocket, segment_bytes: usize) -> io::Result<()> {
-    setsockopt(socket, sockopt::UdpGsoSegment, &(segment_bytes as i32))?;
+/// Lets the kernel cut what one call sends into datagrams of so many bytes.
+pub(crate) fn cut(socket: &UdpSocket, segment_bytes: usize) -> io::Result<()> {
+    let segment_bytes = segment_bytes as i32; // it fits a datagram
+    Ok(setsockopt(socket, sockopt::UdpGsoSegment, &segment_bytes)?)
+}
+
+/// Lets the kernel join datagrams that are received.
+fn join(socket: &UdpSocket) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
 }
 
-fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
-    Ok((open(&places[0])?, open(&places[1])?))
+/// Messages of `size` bytes that one call sends, out of so many: the kernel cuts them apart again, if each fits `segment` bytes.
+pub(crate) fn batch(size: usize, segment: usize, messages: u64) -> u64 {
+    if size == 0 || size > segment {
+        return 1;
+    }
+    let room = (DATAGRAM_BYTES_MAX / size).min(SEGMENTS_MAX) as u64;
+    room.min(messages / CALLS_MIN).max(1)
 }
 
-/// Sends, spinning while the socket is full.
-fn send(
-    socket: &UdpSocket,
-    message: &[u8],
-    to: SocketAddr,
-    cpus: Option<[usize; 2]>,
-) -> io::Result<()> {
+/// Two sockets that are connected to each other.
+fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
+    let (one, other) = (open(&places[0])?, open(&places[1])?);
+    one.connect(other.local_addr()?)?;
+    other.connect(one.local_addr()?)?;
+    Ok((one, other))
+}
+
+/// Sends by a connected socket, spinning while it is full.
+fn send(socket: &UdpSocket, message: &[u8], cpus: Option<[usize; 2]>) -> io::Result<()> {
     loop {
-        match socket.send_to(message, to) {
+        match socket.send(message) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => relax(cpus),
             Err(error) => return Err(error),
@@ -103,11 +130,12 @@ pub(crate) fn pingpong_between(
         return Err(UdpLimitError::TooLarge { size });
     }
     let (asker, echo) = pair(places)?;
-    let (asker_addr, echo_addr) = (asker.local_addr()?, echo.local_addr()?);
-    let segment = segment_bytes(&places[0], echo_addr)?;
+    let segment = segment_bytes(&places[0], echo.local_addr()?)?;
     if size > segment {
-        cut(&asker, segment)?;
-        cut(&echo, segment)?;
+        for socket in [&asker, &echo] {
+            cut(socket, segment)?;
+            join(socket)?;
+        }
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -116,11 +144,11 @@ pub(crate) fn pingpong_between(
             let mut buffer = vec![0; size + COALESCED_BYTES_MAX];
             let (mut filled, mut checks) = (0, Checks::default());
             while !(checks.is_due() && stop.load(Ordering::Relaxed)) {
-                match echo.recv_from(&mut buffer[filled..]) {
-                    Ok((bytes, _)) if filled + bytes < size => filled += bytes,
+                match echo.recv(&mut buffer[filled..]) {
+                    Ok(bytes) if filled + bytes < size => filled += bytes,
                     Ok(_) => {
                         filled = 0;
-                        drop(send(&echo, &buffer[..size], asker_addr, cpus)); // a failure shows as a loss
+                        drop(send(&echo, &buffer[..size], cpus)); // a failure shows as a loss
                     }
                     Err(_) => relax(cpus),
                 }
@@ -133,11 +161,11 @@ pub(crate) fn pingpong_between(
                 let (mut trips, mut checks) = (RoundTrips::default(), Checks::default());
                 let mut before = Instant::now();
                 for iteration in 0..iterations {
-                    send(&asker, &buffer[..size], echo_addr, cpus)?;
+                    send(&asker, &buffer[..size], cpus)?;
                     let mut filled = 0;
                     loop {
-                        match asker.recv_from(&mut buffer[filled..]) {
-                            Ok((bytes, _)) if filled + bytes < size => filled += bytes,
+                        match asker.recv(&mut buffer[filled..]) {
+                            Ok(bytes) if filled + bytes < size => filled += bytes,
                             Ok(_) => break,
                             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                                 return Err(error.into());
@@ -161,7 +189,7 @@ pub(crate) fn pingpong_between(
     })
 }
 
-/// Sends `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in pieces of up to 64 KiB, from and to their places in a
+/// Sends `messages` of `size` bytes one way as fast as the kernel takes them: small ones together, large ones in pieces, from and to their places in a
 /// message. How many arrived whole, a second.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<f64, UdpLimitError> {
     let arrived = gather(&Place::LOOPBACK, cpus, size, messages)?;
@@ -177,7 +205,8 @@ pub(crate) fn gather_between(
     let cpus = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
     let arrived = gather(places, cpus, size, messages)?;
     let senders = places.len().saturating_sub(1).max(1);
-    let whole = (arrived.messages / senders as f64) as u64;
+    // Of the time that is measured: without the first datagrams.
+    let whole = (arrived.behind_first / senders as f64).round() as u64;
     Ok(Sample {
         receive_drops: Some(arrived.lost_datagrams),
         iterations: Some(whole.max(1)),
@@ -186,12 +215,10 @@ pub(crate) fn gather_between(
 }
 
 struct Arrived {
-    /// Messages of all senders together, counted by their bytes.
-    messages: f64,
-    /// The same without the first datagram, whose arrival starts the clock.
+    /// Messages of all senders together, counted by their bytes, without those of the first call, whose arrival starts the clock.
     behind_first: f64,
     lost_datagrams: u64,
-    /// Time from the first datagram to the last.
+    /// Time from the first call's datagrams to the last.
     span: Duration,
     cpu: Duration,
 }
@@ -218,15 +245,23 @@ fn gather(
     let receiver = open(root)?;
     let senders = others.iter().map(open).collect::<io::Result<Vec<_>>>()?;
     let to = receiver.local_addr()?;
+    senders.iter().try_for_each(|socket| socket.connect(to))?;
+    if let [only] = &senders[..] {
+        receiver.connect(only.local_addr()?)?;
+    }
     let segment = match others.first() {
         Some(other) => segment_bytes(other, to)?,
         None => DATAGRAM_BYTES_MAX,
     };
+    let batch = batch(size, segment, messages);
+    let datagram = if batch > 1 { size } else { segment };
     // Whole datagrams, so that only a message's last one is shorter.
-    let piece = DATAGRAM_BYTES_MAX / segment * segment;
-    if size > segment {
-        cut(&receiver, segment)?;
-        senders.iter().try_for_each(|socket| cut(socket, segment))?;
+    let piece = DATAGRAM_BYTES_MAX / datagram * datagram;
+    if size > segment || batch > 1 {
+        join(&receiver)?;
+        senders
+            .iter()
+            .try_for_each(|socket| cut(socket, datagram))?;
     }
     let sending = AtomicUsize::new(senders.len());
     // Messages without bytes count by themselves.
@@ -248,7 +283,7 @@ fn gather(
             let (mut checks, mut is_timed) = (Checks::default(), true);
             while heard.bytes < wanted {
                 let place = (heard.bytes % unit) as usize;
-                if let Ok((bytes, _)) = receiver.recv_from(&mut message[place..]) {
+                if let Ok(bytes) = receiver.recv(&mut message[place..]) {
                     let bytes = if size == 0 { 1 } else { bytes as u64 };
                     heard.calls += 1;
                     heard.bytes += bytes;
@@ -278,14 +313,15 @@ fn gather(
                 let sending = &sending;
                 scope.spawn(move || {
                     core_of(node, places.len());
-                    let message = vec![1; size];
-                    let result = (0..messages).try_for_each(|_| {
+                    let several = vec![1; size * batch as usize];
+                    let mut calls = (0..messages).step_by(batch as usize);
+                    let result = calls.try_for_each(|sent| {
                         if size == 0 {
-                            return send(socket, &message, to, cpus);
+                            return send(socket, &several, cpus);
                         }
-                        message
-                            .chunks(piece)
-                            .try_for_each(|piece| send(socket, piece, to, cpus))
+                        let now = (messages - sent).min(batch) as usize * size;
+                        let mut pieces = several[..now].chunks(piece);
+                        pieces.try_for_each(|piece| send(socket, piece, cpus))
                     });
                     sending.fetch_sub(1, Ordering::Relaxed);
                     result
@@ -302,7 +338,6 @@ fn gather(
         };
         let lost_bytes = wanted - heard.bytes.min(wanted);
         Ok(Arrived {
-            messages: heard.bytes as f64 / unit as f64,
             behind_first: (heard.bytes - first_bytes) as f64 / unit as f64,
             lost_datagrams: lost_bytes.div_ceil(unit.min(segment as u64)),
             span: heard.last - first,
@@ -328,12 +363,25 @@ mod tests {
         ));
     }
 
-    /// A burst ends although datagrams may be lost, and large messages are cut.
+    /// A burst ends although datagrams may be lost; small messages share calls, and large ones are cut.
     #[test]
     fn bursts_end() {
-        for size in [8, 100_000] {
-            assert!(burst(None, size, 50).unwrap() > 0.0);
+        for (size, messages) in [(0, 50), (8, 50), (8, 5000), (1400, 3000), (100_000, 50)] {
+            assert!(burst(None, size, messages).unwrap() > 0.0, "{size}");
         }
+    }
+
+    /// As many messages share a call as the kernel cuts apart, but a burst has several calls; messages without bytes and those of several datagrams share
+    /// none.
+    #[test]
+    fn small_messages_share_calls() {
+        assert_eq!(batch(8, 1472, 100_000), SEGMENTS_MAX as u64);
+        assert_eq!(batch(1472, 1472, 100_000), 44);
+        assert_eq!(batch(8, 1472, 50), 3);
+        assert_eq!(batch(8, 1472, 1), 1);
+        assert_eq!(batch(0, 1472, 100_000), 1);
+        assert_eq!(batch(1473, 1472, 100_000), 1);
+        assert_eq!(batch(40_000, DATAGRAM_BYTES_MAX, 100_000), 1);
     }
 
     /// Datagrams of all senders are received, and drops are counted.
