@@ -18,16 +18,19 @@ use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use crate::alone;
-use crate::limits::place::of_testbed;
+use crate::limits::place::{Place, of_testbed};
 use crate::limits::udp;
 use crate::{machine, stop};
 
-/// Frames offered to a link at once, and taken from it.
+/// Frames offered to an end at once, and taken from it.
 const BATCH: usize = 32;
+/// Longest frame that a socket receives.
+const FRAME_BYTES_MAX: usize = 9216;
 /// After the last frame was sent, what is on its way arrives within this time.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// A way to receive frames: by a link of ours, without its engine, or (`None`) by UDP sockets of the kernel, one call for each datagram.
+/// A way to receive frames: by a link of ours, without its engine, or (`None`) by UDP sockets of the kernel, one call for each datagram. Senders give
+/// batches to all of them alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way(pub Option<LinkSpec>);
 
@@ -81,7 +84,7 @@ pub fn measure(
     all.resize(1 + receivers, other.clone());
     match way.0 {
         None => {
-            let sockets: io::Result<Vec<UdpSocket>> = all.iter().map(udp::open).collect();
+            let sockets: io::Result<Vec<Sockets>> = all.iter().map(Sockets::open).collect();
             run.flood(sockets.map_err(|error| error.to_string())?)
         }
         Some(LinkSpec::Udp(_)) => run.flood_link(alone::ends(&all, |place| {
@@ -116,35 +119,87 @@ trait End: Send {
 
     fn addr(&self) -> Result<Self::Addr, String>;
     /// Frames of so many bytes are to be sent there, each by itself.
-    fn prepare(&mut self, _to: Self::Addr, _frame_bytes: usize) {}
+    fn prepare(&mut self, to: Self::Addr, frame_bytes: usize) -> Result<(), String>;
     /// Offers a batch of frames; returns how many were taken.
     fn offer(&mut self, to: Self::Addr, frame: &[u8]) -> Result<usize, String>;
     /// Takes what has arrived, one batch at most; returns the number of frames.
     fn take(&mut self) -> Result<usize, String>;
 }
 
-impl End for UdpSocket {
+/// Sockets of the kernel. A sender has one for each receiver, connected to it, and gives it a batch by one call, which the kernel cuts into datagrams
+/// (UDP_SEGMENT), as our `udp` does: what is compared are receivers. A receiver makes a call for each datagram.
+struct Sockets {
+    place: Place,
+    socket: UdpSocket,
+    outlets: Vec<Outlet>,
+    buffer: Box<[u8]>,
+}
+
+/// A sender's socket for one receiver.
+struct Outlet {
+    to: SocketAddr,
+    socket: UdpSocket,
+    /// So many frames, one behind the other.
+    batch: Vec<u8>,
+    frames: usize,
+}
+
+impl Sockets {
+    fn open(place: &Place) -> io::Result<Self> {
+        Ok(Self {
+            place: place.clone(),
+            socket: udp::open(place)?,
+            outlets: Vec::new(),
+            buffer: vec![0; FRAME_BYTES_MAX].into(),
+        })
+    }
+
+    fn outlet(&self, to: SocketAddr, frame_bytes: usize) -> io::Result<Outlet> {
+        let socket = udp::open(&self.place)?;
+        socket.connect(to)?;
+        let segment_bytes = udp::segment_bytes(&self.place, to)?;
+        let frames = udp::batch(frame_bytes, segment_bytes, u64::MAX).min(BATCH as u64) as usize;
+        if frames > 1 {
+            udp::cut(&socket, frame_bytes)?;
+        }
+        Ok(Outlet {
+            to,
+            socket,
+            batch: vec![1; frames * frame_bytes],
+            frames,
+        })
+    }
+}
+
+impl End for Sockets {
     type Addr = SocketAddr;
 
     fn addr(&self) -> Result<SocketAddr, String> {
-        self.local_addr().map_err(|error| error.to_string())
+        let addr = self.socket.local_addr();
+        addr.map_err(|error| error.to_string())
     }
 
-    fn offer(&mut self, to: SocketAddr, frame: &[u8]) -> Result<usize, String> {
-        for sent in 0..BATCH {
-            match self.send_to(frame, to) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
-                Err(error) => return Err(error.to_string()),
-            }
+    fn prepare(&mut self, to: SocketAddr, frame_bytes: usize) -> Result<(), String> {
+        let outlet = self.outlet(to, frame_bytes);
+        self.outlets
+            .push(outlet.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn offer(&mut self, to: SocketAddr, _frame: &[u8]) -> Result<usize, String> {
+        let Some(outlet) = self.outlets.iter().find(|outlet| outlet.to == to) else {
+            return Err(format!("no socket is connected to {to}"));
+        };
+        match outlet.socket.send(&outlet.batch) {
+            Ok(_) => Ok(outlet.frames),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error.to_string()),
         }
-        Ok(BATCH)
     }
 
     fn take(&mut self) -> Result<usize, String> {
-        let mut buffer = [0; 9216];
         for taken in 0..BATCH {
-            match self.recv_from(&mut buffer) {
+            match self.socket.recv(&mut self.buffer) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
                 Err(error) => return Err(error.to_string()),
@@ -164,9 +219,10 @@ impl<L: Link + Send> End for Bare<L> {
         Ok(self.0.local_addr())
     }
 
-    fn prepare(&mut self, to: LinkAddr, frame_bytes: usize) {
+    fn prepare(&mut self, to: LinkAddr, frame_bytes: usize) -> Result<(), String> {
         // None is joined with others into one Ethernet frame.
         self.0.set_reach(to, frame_bytes);
+        Ok(())
     }
 
     fn offer(&mut self, to: LinkAddr, frame: &[u8]) -> Result<usize, String> {
@@ -208,7 +264,8 @@ impl Run {
         let spins = ends.len() <= cpus.len();
         let mut sender = ends.remove(0);
         let addrs: Vec<E::Addr> = ends.iter().map(End::addr).collect::<Result<_, _>>()?;
-        addrs.iter().for_each(|to| sender.prepare(*to, self.size));
+        let mut to_all = addrs.iter();
+        to_all.try_for_each(|to| sender.prepare(*to, self.size))?;
         let (count, ready, over) = (ends.len(), AtomicUsize::new(0), AtomicBool::new(false));
         let rest = || {
             if spins {
@@ -280,7 +337,21 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::place::Place;
+
+    /// A receiver's socket counts every datagram by itself, though the sender's gives a batch of them by one call.
+    #[test]
+    fn a_batch_arrives_one_by_one() {
+        let [mut sender, mut receiver] =
+            Place::LOOPBACK.map(|place| Sockets::open(&place).unwrap());
+        let to = receiver.addr().unwrap();
+        sender.prepare(to, 18).unwrap();
+        assert_eq!(sender.offer(to, &[1; 18]).unwrap(), BATCH);
+        let mut taken = 0;
+        while taken < BATCH {
+            taken += receiver.take().unwrap();
+        }
+        assert_eq!(receiver.socket.recv(&mut [0; 18]).ok(), None);
+    }
 
     /// What is received and what is dropped add up to what was sent, for sockets and links.
     #[test]
@@ -295,7 +366,7 @@ mod tests {
             run.flood(
                 Place::LOOPBACK
                     .iter()
-                    .map(|place| udp::open(place).unwrap())
+                    .map(|place| Sockets::open(place).unwrap())
                     .collect(),
             ),
             run.flood_link(links.collect()),
