@@ -1,9 +1,13 @@
 //! Processor time over offered load (L2RTC's figure 6): messages come at a given rate; what does the receiver's side cost, and how late is it?
 //!
 //! [`measure`] runs in the parent (node 0, the generator) and starts the receiver, which calls `serve`. [`measure_kernel`] does the same with UDP sockets
-//! between two threads. Times of sending travel in the messages: both sides are on one machine, whose monotonic clock they share.
+//! between two threads. Both warm up, and both count until what was sent in the time of the measurement has come, by the receiver's clock. Times of
+//! sending travel in the messages: both sides are on one machine, whose monotonic clock they share.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -26,6 +30,8 @@ const RECEIVER: NodeId = NodeId(1);
 const GENERATOR: NodeId = NodeId(0);
 /// A socket that waits checks so often whether it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// The end of a measurement of sockets is repeated so often until the receiver has it.
+const END_EVERY: Duration = Duration::from_millis(1);
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(50);
 /// Messages between two checks whether the other side lives.
@@ -121,15 +127,48 @@ impl Count {
         }
     }
 
-    /// `time`: how long messages were offered; `span`: how long `cpu` was measured.
-    fn cost(&self, time: Duration, cpu: Duration, span: Duration) -> Cost {
+    /// `span`: how long messages were counted and `cpu` was measured.
+    fn cost(&self, cpu: Duration, span: Duration) -> Cost {
         let half = self.times.half();
         Cost {
-            received_per_second: self.messages as f64 / time.as_secs_f64(),
+            received_per_second: self.messages as f64 / span.as_secs_f64(),
             cores: cpu.as_secs_f64() / span.as_secs_f64(),
             p50_us: half.p50,
             p99_us: half.p99,
         }
+    }
+}
+
+/// A measurement that has begun.
+struct Counting {
+    count: Count,
+    clock: fn() -> Duration,
+    cpu: Duration,
+    begun: Instant,
+}
+
+impl Counting {
+    /// `clock`: the receiver's processor time.
+    fn begin(clock: fn() -> Duration) -> Self {
+        Self {
+            count: Count::default(),
+            clock,
+            cpu: clock(),
+            begun: Instant::now(),
+        }
+    }
+
+    fn end(&self) -> Cost {
+        let cpu = (self.clock)() - self.cpu;
+        self.count.cost(cpu, self.begun.elapsed())
+    }
+}
+
+/// The same rate, for the time before anything is measured.
+fn warm_up(plan: &Plan) -> Plan {
+    Plan {
+        milliseconds: WARM_UP.as_millis() as u64,
+        ..*plan
     }
 }
 
@@ -139,11 +178,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Cos
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[0]))?;
     let mut arrivals = Arrivals::default();
     let mut endpoint = processes::meet(&mut launcher, processes::options(true), security)?;
-    let warm = Plan {
-        milliseconds: WARM_UP.as_millis() as u64,
-        ..*plan
-    };
-    for plan in [&warm, plan] {
+    for plan in [&warm_up(plan), plan] {
         endpoint.send(RECEIVER, CONTROL, b"begin")?;
         let mut sends = 0_u64;
         pace(plan, |message| {
@@ -175,32 +210,22 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     let _pinned = processes::pin(machine::two_cpus().map(|cpus| cpus[1]))?;
     #[derive(Default)]
     struct Receiver {
-        time: Duration,
-        count: Count,
-        begun: Option<(Duration, Instant)>,
+        counting: Option<Counting>,
         report: Option<Cost>,
     }
     impl Handler for Receiver {
         #[inline]
         fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
             let bytes = delivery.body.bytes();
-            match (delivery.channel == CONTROL, self.begun) {
-                (false, _) => self.count.take(bytes),
-                (true, Some((cpu, begun))) if bytes == b"end" => {
-                    let cpu = machine::process_cpu() - cpu;
-                    self.report = Some(self.count.cost(self.time, cpu, begun.elapsed()));
-                }
-                (true, _) => {
-                    self.count = Count::default();
-                    self.begun = Some((machine::process_cpu(), Instant::now()));
-                }
+            match (delivery.channel == CONTROL, &mut self.counting) {
+                (false, Some(counting)) => counting.count.take(bytes),
+                (false, None) => {}
+                (true, Some(counting)) if bytes == b"end" => self.report = Some(counting.end()),
+                (true, _) => self.counting = Some(Counting::begin(machine::process_cpu)),
             }
         }
     }
-    let mut receiver = Receiver {
-        time: plan.time(),
-        ..Receiver::default()
-    };
+    let mut receiver = Receiver::default();
     while endpoint.ended_sessions(GENERATOR) == 0 {
         processes::poll(&mut endpoint, &mut receiver, plan.waits == Waits::Spins)?;
         if let Some(cost) = receiver.report.take() {
@@ -210,61 +235,98 @@ pub(crate) fn serve(plan: &Plan) -> Result<(), ExchangeError> {
     Ok(())
 }
 
+/// Phases of [`measure_kernel`] behind the warm-up, which the generator sets and the receiver reads after each call.
+const COUNTED: u8 = 1;
+const OVER: u8 = 2;
+
 /// The same over UDP sockets of the kernel, between two places of this machine.
 pub fn measure_kernel(plan: &Plan, places: &[Place; 2]) -> Result<Cost, String> {
-    let open = |place| udp::open(place).map_err(|error| error.to_string());
-    let (sender, receiver) = (open(&places[0])?, open(&places[1])?);
-    let to = receiver.local_addr().map_err(|error| error.to_string())?;
+    kernel(plan, places).map_err(|error| error.to_string())
+}
+
+fn kernel(plan: &Plan, places: &[Place; 2]) -> io::Result<Cost> {
+    let (sender, receiver) = udp::pair(places)?;
     if plan.waits == Waits::Sleeps {
-        let blocks = receiver.set_nonblocking(false);
-        blocks
-            .and_then(|()| receiver.set_read_timeout(Some(CHECK_EVERY)))
-            .map_err(|error| error.to_string())?;
+        receiver.set_nonblocking(false)?;
+        receiver.set_read_timeout(Some(CHECK_EVERY))?;
     }
-    let cpus = machine::two_cpus();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let (cpus, phase) = (machine::two_cpus(), AtomicU8::new(0));
+    thread::scope(|scope| {
         let receiving = scope.spawn(|| {
             crate::limits::pin_to(cpus, 1);
-            let (mut count, cpu, begun) = (Count::default(), machine::thread_cpu(), Instant::now());
-            let mut buffer = [0; 2048];
-            while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                match receiver.recv(&mut buffer) {
-                    Ok(bytes) => count.take(&buffer[..bytes]),
-                    Err(error)
-                        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                    {
-                        if plan.waits == Waits::Spins {
-                            crate::limits::relax(cpus);
-                        }
-                    }
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
-            let cpu = machine::thread_cpu() - cpu;
-            Ok(count.cost(plan.time(), cpu, begun.elapsed()))
+            count_datagrams(plan.waits, cpus, &receiver, &phase)
         });
         let sending = scope.spawn(|| {
             crate::limits::pin_to(cpus, 0);
-            let sent = pace(plan, |message| match message {
-                None => Ok(()),
-                Some(message) => match sender.send_to(&message, to) {
-                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.to_string()),
-                    _ => Ok(()),
-                },
-            });
-            over.store(true, std::sync::atomic::Ordering::Relaxed);
-            sent
+            let send = |message: &[u8]| match sender.send(message) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+                _ => Ok(()),
+            };
+            let mut paced = Ok(());
+            for (plan, next) in [(&warm_up(plan), COUNTED), (plan, OVER)] {
+                paced = paced.and_then(|()| {
+                    pace(plan, |message| message.map_or(Ok(()), |bytes| send(&bytes)))
+                });
+                phase.store(next, Ordering::Release);
+            }
+            paced
         });
         let sent = sending.join().expect("the sender does not panic");
+        // An empty datagram comes behind all others, and wakes the receiver; it is repeated, as a full buffer drops it.
+        while !receiving.is_finished() {
+            let _ = sender.send(&[]);
+            thread::sleep(END_EVERY);
+        }
         let cost = receiving.join().expect("the receiver does not panic");
         sent.and(cost)
     })
 }
 
+/// Counts what comes behind the warm-up, until all has come that was sent before the end.
+fn count_datagrams(
+    waits: Waits,
+    cpus: Option<[usize; 2]>,
+    receiver: &UdpSocket,
+    phase: &AtomicU8,
+) -> io::Result<Cost> {
+    let mut counting: Option<Counting> = None;
+    let mut buffer = [0; 2048];
+    loop {
+        let received = match receiver.recv(&mut buffer) {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if waits == Waits::Spins {
+                    crate::limits::relax(cpus);
+                }
+                0
+            }
+            Err(error) => return Err(error),
+        };
+        let phase = phase.load(Ordering::Acquire);
+        match &mut counting {
+            Some(counting) if received == 0 && phase == OVER => return Ok(counting.end()),
+            Some(counting) => counting.count.take(&buffer[..received]),
+            None if phase >= COUNTED => counting = Some(Counting::begin(machine::thread_cpu)),
+            None => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Messages are counted over the time that counting took, not over the planned one.
+    #[test]
+    fn rates_are_those_of_the_span() {
+        let count = Count {
+            messages: 300,
+            ..Count::default()
+        };
+        let cost = count.cost(Duration::from_millis(50), Duration::from_millis(200));
+        assert!((cost.received_per_second - 1500.0).abs() < 1e-9);
+        assert!((cost.cores - 0.25).abs() < 1e-9);
+    }
 
     /// A blocking socket costs little at a low rate and a spinning one a core, and both receive what is offered.
     #[test]

@@ -101,7 +101,7 @@ pub(crate) fn batch(size: usize, segment: usize, messages: u64) -> u64 {
 }
 
 /// Two sockets that are connected to each other.
-fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
+pub(crate) fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
     let (one, other) = (open(&places[0])?, open(&places[1])?);
     one.connect(other.local_addr()?)?;
     other.connect(one.local_addr()?)?;
