@@ -4,11 +4,10 @@
 //! first node must be in its own host. Peers run in the same places: MPI over its own shared memory beside our shared memory, over TCP beside
 //! everything else.
 
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
@@ -24,7 +23,6 @@ use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::peers::zeromq::ZeroMq;
-use crate::stats::HalfRtt;
 use crate::{alone, group, peers, report};
 
 /// Our benchmark aborts by itself when nothing moves; a longer one is ended here.
@@ -382,31 +380,15 @@ pub fn cache_line() -> Contender<'static> {
         if job.size > CACHE_LINE_BYTES {
             return Err(format!("a line holds {CACHE_LINE_BYTES} bytes"));
         }
-        round_trips(|cpus| Ok::<_, Infallible>(cacheline::pingpong(cpus, job.iterations)))
-    })
-}
-
-/// A ping-pong between these cores, and the processor time of both its sides.
-fn round_trips<E: Display>(
-    exchange: impl FnOnce(Option<[usize; 2]>) -> Result<HalfRtt, E>,
-) -> Result<Sample, String> {
-    let (cpu, start) = (machine::process_cpu(), Instant::now());
-    let half = exchange(machine::two_cpus()).map_err(|error| error.to_string())?;
-    Ok(Sample {
-        half_rtt_us: Some(half),
-        ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
+        Ok(cacheline::pingpong(machine::two_cpus(), job.iterations))
     })
 }
 
 fn bare_copy(job: &Job) -> Result<Sample, String> {
     let cpus = machine::two_cpus();
-    if job.op != Op::Pingpong {
-        return Ok(copy::burst(cpus, job.size, job.iterations));
-    }
-    let (half, sample) = copy::pingpong(cpus, job.size, job.iterations);
-    Ok(Sample {
-        half_rtt_us: Some(half),
-        ..sample
+    Ok(match job.op {
+        Op::Pingpong => copy::pingpong(cpus, job.size, job.iterations),
+        _ => copy::burst(cpus, job.size, job.iterations),
     })
 }
 
@@ -420,22 +402,22 @@ fn bare_tcp(places: &[Place], job: &Job) -> Result<Sample, String> {
 
 /// A ping-pong, a gather, or a burst, which is a gather from one node: node 0 sends it.
 fn bare<E: Display>(
-    pingpong: impl FnOnce(&[Place; 2], Option<[usize; 2]>, usize, u64) -> Result<HalfRtt, E>,
+    pingpong: impl FnOnce(&[Place; 2], Option<[usize; 2]>, usize, u64) -> Result<Sample, E>,
     gather: impl FnOnce(&[Place], usize, u64) -> Result<Sample, E>,
     places: &[Place],
     job: &Job,
 ) -> Result<Sample, String> {
-    let gathered = match (job.op, places) {
+    let measured = match (job.op, places) {
         (Op::Pingpong, [one, other]) => {
             let pair = [one.clone(), other.clone()];
-            return round_trips(|cpus| pingpong(&pair, cpus, job.size, job.iterations));
+            pingpong(&pair, machine::two_cpus(), job.size, job.iterations)
         }
         (Op::Burst, [one, other]) => {
             gather(&[other.clone(), one.clone()], job.size, job.iterations)
         }
         _ => gather(places, job.size, job.iterations),
     };
-    gathered.map_err(|error| error.to_string())
+    measured.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Statistics of many samples: latency distributions, medians, spreads.
 
-use std::time::Instant;
-
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -36,17 +34,6 @@ impl RoundTrips {
     #[inline]
     pub fn record(&mut self, round_trip_ns: u64) {
         self.0.saturating_record(round_trip_ns.max(1));
-    }
-
-    /// Adds the trip from `before` to now. Then `before` is the time at which the next trip may begin: recording belongs to no trip. The first `of` several
-    /// does not count: it includes the start of the other thread.
-    #[inline]
-    pub(crate) fn record_since(&mut self, before: &mut Instant, iteration: u64, of: u64) {
-        let now = Instant::now();
-        if iteration > 0 || of == 1 {
-            self.record((now - *before).as_nanos() as u64);
-        }
-        *before = Instant::now();
     }
 
     /// How many were recorded.

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use tsumuji_link::{Frame, Link, LinkAddr, LinkError, each};
 
+use super::timing::{Clock, Timing, in_all, warm_up};
 use super::{pin_to, relax};
-use crate::machine;
 use crate::ops::Sample;
-use crate::stats::RoundTrips;
 
 /// Kind and running number, before each payload.
 const HEAD_BYTES: usize = 8;
@@ -202,6 +201,19 @@ impl<L: Link> End<L> {
         Ok(())
     }
 
+    /// Sends so many messages, until the other side has reported all of them.
+    fn send_all(&mut self, messages: u64) -> Result<(), LinkLimitError> {
+        for _ in 0..messages {
+            self.send()?;
+        }
+        self.link.flush()?;
+        self.begin();
+        while self.told_frames < self.sent_frames {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
     /// Number of frames of `messages` messages.
     fn frames_of(&self, messages: u64) -> u64 {
         messages * self.message.len().div_ceil(self.payload_bytes) as u64
@@ -225,13 +237,13 @@ fn ends<L: Link>(links: [L; 2], cpus: Option<[usize; 2]>, size: usize) -> [End<L
     ]
 }
 
-/// Runs the two sides on their cores; returns the first one's result, and the processor time of both.
-fn between<L: Link + Send, T: Send>(
+/// Runs the two sides on their cores; returns the first one's result.
+fn between<L: Link + Send>(
     [mut one, mut other]: [End<L>; 2],
     cpus: Option<[usize; 2]>,
-    lead: impl FnOnce(&mut End<L>) -> Result<T, LinkLimitError> + Send,
+    lead: impl FnOnce(&mut End<L>) -> Result<Sample, LinkLimitError> + Send,
     follow: impl FnOnce(&mut End<L>) -> Result<(), LinkLimitError> + Send,
-) -> Result<(T, Duration, Duration), LinkLimitError> {
+) -> Result<Sample, LinkLimitError> {
     let ready = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let following = scope.spawn(|| {
@@ -244,9 +256,7 @@ fn between<L: Link + Send, T: Send>(
             while !ready.load(Ordering::Acquire) {
                 relax(cpus);
             }
-            let (cpu, start) = (machine::process_cpu(), Instant::now());
-            let answer = lead(&mut one)?;
-            Ok((answer, start.elapsed(), machine::process_cpu() - cpu))
+            lead(&mut one)
         });
         let led = leading.join().expect("the leading side does not panic");
         following
@@ -264,32 +274,28 @@ pub fn pingpong<L: Link + Send>(
     iterations: u64,
 ) -> Result<Sample, LinkLimitError> {
     let lead = |end: &mut End<L>| {
-        let mut trips = RoundTrips::default();
-        for iteration in 1..=iterations {
-            let mut before = Instant::now();
+        let (mut timing, mut trip) = (Timing::new(iterations, None), 0);
+        while timing.begins() {
+            trip += 1;
             end.send()?;
             end.link.flush()?;
-            end.receive_until(end.frames_of(iteration))?;
-            trips.record_since(&mut before, iteration - 1, iterations);
+            end.receive_until(end.frames_of(trip))?;
+            timing.ends();
         }
-        Ok(trips.half())
+        Ok(timing.sample())
     };
     let follow = |end: &mut End<L>| {
-        for iteration in 1..=iterations {
+        for iteration in 1..=in_all(iterations) {
             end.receive_until(end.frames_of(iteration))?;
             end.send()?;
             end.link.flush()?;
         }
         Ok(())
     };
-    let (half, span, cpu) = between(ends(links, cpus, size), cpus, lead, follow)?;
-    Ok(Sample {
-        half_rtt_us: Some(half),
-        ..Sample::new(span, cpu)
-    })
+    between(ends(links, cpus, size), cpus, lead, follow)
 }
 
-/// `messages` of `size` bytes one way, until the last has arrived.
+/// `messages` of `size` bytes one way, until the last has arrived; those of the warm-up before them.
 pub fn burst<L: Link + Send>(
     links: [L; 2],
     cpus: Option<[usize; 2]>,
@@ -297,22 +303,19 @@ pub fn burst<L: Link + Send>(
     messages: u64,
 ) -> Result<Sample, LinkLimitError> {
     let lead = |end: &mut End<L>| {
-        for _ in 0..messages {
-            end.send()?;
-        }
-        end.link.flush()?;
-        end.begin();
-        while end.told_frames < end.sent_frames {
-            end.poll()?;
+        end.send_all(warm_up(messages))?;
+        let clock = Clock::start();
+        end.send_all(messages)?;
+        Ok(clock.stop())
+    };
+    let follow = |end: &mut End<L>| {
+        for so_far in [warm_up(messages), in_all(messages)] {
+            end.receive_until(end.frames_of(so_far))?;
+            end.tell()?;
         }
         Ok(())
     };
-    let follow = |end: &mut End<L>| {
-        end.receive_until(end.frames_of(messages))?;
-        Ok(end.tell()?)
-    };
-    let ((), span, cpu) = between(ends(links, cpus, size), cpus, lead, follow)?;
-    Ok(Sample::new(span, cpu))
+    between(ends(links, cpus, size), cpus, lead, follow)
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use super::timing::{Timing, in_all};
 use super::{pin_to, relax};
-use crate::stats::{HalfRtt, RoundTrips};
+use crate::ops::Sample;
 
 /// Two lines, because processors fetch neighbours in pairs.
 #[derive(Default)]
@@ -13,10 +13,10 @@ use crate::stats::{HalfRtt, RoundTrips};
 struct Line(AtomicU64);
 
 /// Half-round-trip of a counter in one cache line between two cores.
-pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> HalfRtt {
+pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> Sample {
     // Odd: the question; even: its answer.
     let line = Arc::new(Line::default());
-    let last = 2 * iterations;
+    let last = 2 * in_all(iterations);
     std::thread::scope(|scope| {
         let echo = Arc::clone(&line);
         scope.spawn(move || {
@@ -30,16 +30,16 @@ pub fn pingpong(cpus: Option<[usize; 2]>, iterations: u64) -> HalfRtt {
         });
         let asker = scope.spawn(move || {
             pin_to(cpus, 0);
-            let mut trips = RoundTrips::default();
-            let mut before = Instant::now();
-            for answer in (2..=last).step_by(2) {
+            let (mut timing, mut answer) = (Timing::new(iterations, None), 0);
+            while timing.begins() {
+                answer += 2;
                 line.0.store(answer - 1, Ordering::Release);
                 while line.0.load(Ordering::Acquire) != answer {
                     relax(cpus);
                 }
-                trips.record_since(&mut before, answer / 2 - 1, iterations);
+                timing.ends();
             }
-            trips.half()
+            timing.sample()
         });
         asker.join().expect("the asking thread does not panic")
     })
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn takes_all_turns() {
         for cpus in [None, crate::machine::two_cpus()] {
-            assert!(pingpong(cpus, 200).min > 0.0);
+            assert!(pingpong(cpus, 200).half_rtt_us.unwrap().min > 0.0);
         }
     }
 }

@@ -1,14 +1,12 @@
 //! A message copied into shared memory by one core and out of it by another: the lower limit for messages larger than a line.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::timing::{Clock, Timing, in_all, warm_up};
 use super::{pin_to, relax};
-use crate::machine;
 use crate::ops::Sample;
-use crate::stats::{HalfRtt, RoundTrips};
 
 /// Bytes in flight of a stream: a ring beyond the second-level cache is only slower.
 const RING_BYTES: usize = 512 << 10;
@@ -47,28 +45,8 @@ fn take(reader: &mut Consumer<u8>, message: &mut [u8], cpus: Option<[usize; 2]>)
     std::hint::black_box(message);
 }
 
-/// Wall-clock and processor time since both sides had their memory.
-struct Clock {
-    cpu: Duration,
-    start: Instant,
-}
-
-impl Clock {
-    fn start(ready: &Barrier) -> Self {
-        ready.wait();
-        Self {
-            cpu: machine::process_cpu(),
-            start: Instant::now(),
-        }
-    }
-
-    fn stop(&self) -> Sample {
-        Sample::new(self.start.elapsed(), machine::process_cpu() - self.cpu)
-    }
-}
-
 /// Half-round-trip of `size` bytes (1 at least), copied in and out each way.
-pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (HalfRtt, Sample) {
+pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> Sample {
     let size = size.max(1);
     let (mut questions, mut asked) = channel(2, size);
     let (mut answers, mut answered) = channel(2, size);
@@ -78,7 +56,7 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (Half
             pin_to(cpus, 1);
             let mut message = vec![1; size];
             ready.wait();
-            for _ in 0..iterations {
+            for _ in 0..in_all(iterations) {
                 take(&mut asked, &mut message, cpus);
                 put(&mut answers, &message, cpus);
             }
@@ -86,15 +64,14 @@ pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> (Half
         let asker = scope.spawn(move || {
             pin_to(cpus, 0);
             let mut message = vec![1; size];
-            let mut trips = RoundTrips::default();
-            let clock = Clock::start(ready);
-            let mut before = Instant::now();
-            for iteration in 0..iterations {
+            ready.wait();
+            let mut timing = Timing::new(iterations, None);
+            while timing.begins() {
                 put(&mut questions, &message, cpus);
                 take(&mut answered, &mut message, cpus);
-                trips.record_since(&mut before, iteration, iterations);
+                timing.ends();
             }
-            (trips.half(), clock.stop())
+            timing.sample()
         });
         asker.join().expect("the asking thread does not panic")
     })
@@ -110,18 +87,27 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Sample {
         scope.spawn(move || {
             pin_to(cpus, 0);
             let message = vec![1; size];
+            let mut put_all = |messages: u64| {
+                for _ in 0..messages {
+                    put(&mut writer, &message, cpus);
+                }
+            };
+            put_all(warm_up(messages));
             ready.wait();
-            for _ in 0..messages {
-                put(&mut writer, &message, cpus);
-            }
+            put_all(messages);
         });
         let counter = scope.spawn(move || {
             pin_to(cpus, 1);
             let mut message = vec![1; size];
-            let clock = Clock::start(ready);
-            for _ in 0..messages {
-                take(&mut reader, &mut message, cpus);
-            }
+            let mut take_all = |messages: u64| {
+                for _ in 0..messages {
+                    take(&mut reader, &mut message, cpus);
+                }
+            };
+            take_all(warm_up(messages));
+            ready.wait();
+            let clock = Clock::start();
+            take_all(messages);
             clock.stop()
         });
         counter.join().expect("the counting thread does not panic")
@@ -136,7 +122,7 @@ mod tests {
     #[test]
     fn messages_cross() {
         for size in [0, 8, 5000, 1 << 20] {
-            assert!(pingpong(None, size, 20).0.min > 0.0);
+            assert!(pingpong(None, size, 20).half_rtt_us.unwrap().min > 0.0);
             assert!(burst(None, size, 20).seconds > 0.0);
         }
     }

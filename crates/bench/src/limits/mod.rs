@@ -10,6 +10,7 @@ pub mod cacheline;
 pub mod copy;
 pub mod place;
 pub mod tcp;
+mod timing;
 pub mod udp;
 
 /// Empty polls between two readings of a clock or of a flag. Our endpoints read theirs as seldom; one reading at each poll would be a peer's cost only.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::Place;
+use super::timing::{Clock, Timing};
 use super::{Checks, core_of, pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
-use crate::stats::{HalfRtt, RoundTrips};
 
 /// Messages of each sender before anything is measured, as of the others that are compared: memory and the kernel's buffers settle.
 const WARM_UP: u64 = 3;
@@ -86,8 +86,8 @@ pub(crate) fn pingpong_between(
     cpus: Option<[usize; 2]>,
     size: usize,
     iterations: u64,
-) -> io::Result<HalfRtt> {
-    Ok(pingpong_for(places, cpus, size, iterations, None)?.half())
+) -> io::Result<Sample> {
+    pingpong_for(places, cpus, size, iterations, None)
 }
 
 /// Round trips of `size` bytes (1 at least) between two places, at most `iterations` and none that begins after `limit`.
@@ -97,7 +97,7 @@ pub(crate) fn pingpong_for(
     size: usize,
     iterations: u64,
     limit: Option<Duration>,
-) -> io::Result<RoundTrips> {
+) -> io::Result<Sample> {
     let size = size.max(1);
     let (mut askers, mut echoes) = connections(&places[1], &places[..1])?;
     let (asker, echo) = (&mut askers[0], &mut echoes[0]);
@@ -115,19 +115,14 @@ pub(crate) fn pingpong_for(
         });
         let asking = scope.spawn(|| {
             pin_to(cpus, 0);
-            let mut ask = || -> io::Result<RoundTrips> {
-                let mut message = vec![1; size];
-                let mut trips = RoundTrips::default();
-                let mut checks = Checks::default();
-                let began = Instant::now();
-                let mut before = began;
-                for iteration in 0..iterations {
-                    if limit.is_some_and(|limit| before - began > limit) {
-                        break;
-                    }
+            let mut ask = || -> io::Result<Sample> {
+                let (mut message, mut checks) = (vec![1; size], Checks::default());
+                let mut timing = Timing::new(iterations, limit);
+                while timing.begins() {
+                    let began = timing.began();
                     let whole = spin(&stop, cpus, size, |at| asker.write(&message[at..]))?
                         && spin(&stop, cpus, size, |at| {
-                            if at == 0 && checks.is_due() && before.elapsed() > LOST_AFTER {
+                            if at == 0 && checks.is_due() && began.elapsed() > LOST_AFTER {
                                 return Ok(0);
                             }
                             asker.read(&mut message[at..])
@@ -135,9 +130,9 @@ pub(crate) fn pingpong_for(
                     if !whole {
                         return Err(ErrorKind::TimedOut.into());
                     }
-                    trips.record_since(&mut before, iteration, iterations);
+                    timing.ends();
                 }
-                Ok(trips)
+                Ok(timing.sample())
             };
             let result = ask();
             stop.store(true, Ordering::Relaxed);
@@ -184,10 +179,10 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
                 stop.store(true, Ordering::Relaxed); // senders may wait for room
             }
             warm.wait();
-            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            let clock = Clock::start();
             let result = ready.and_then(|()| receive(messages));
             stop.store(true, Ordering::Relaxed);
-            result.map(|()| Sample::new(start.elapsed(), machine::process_cpu() - cpu))
+            result.map(|()| clock.stop())
         });
         receiving
             .join()
@@ -250,8 +245,8 @@ mod tests {
     #[test]
     fn echoes() {
         for size in [0, 64, 1 << 20] {
-            let half = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
-            assert!(half.min > 0.0);
+            let sample = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
+            assert!(sample.half_rtt_us.unwrap().min > 0.0 && sample.iterations.is_none());
         }
     }
 
@@ -269,7 +264,7 @@ mod tests {
     #[test]
     fn round_trips_end_in_time() {
         let none = Some(Duration::ZERO);
-        let trips = pingpong_for(&Place::LOOPBACK, None, 8, u64::MAX, none).unwrap();
-        assert!(trips.count() <= 1);
+        let sample = pingpong_for(&Place::LOOPBACK, None, 8, u64::MAX, none).unwrap();
+        assert_eq!(sample.iterations, Some(1));
     }
 }

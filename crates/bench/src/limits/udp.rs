@@ -18,10 +18,10 @@ use rustix::net::sockopt::{
 use tsumuji_link::udp::UdpConfig;
 
 use super::place::Place;
+use super::timing::Timing;
 use super::{Checks, core_of, pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
-use crate::stats::{HalfRtt, RoundTrips};
 
 /// Largest payload of a UDP datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -125,7 +125,7 @@ pub(crate) fn pingpong_between(
     cpus: Option<[usize; 2]>,
     size: usize,
     iterations: u64,
-) -> Result<HalfRtt, UdpLimitError> {
+) -> Result<Sample, UdpLimitError> {
     if size > DATAGRAM_BYTES_MAX {
         return Err(UdpLimitError::TooLarge { size });
     }
@@ -156,11 +156,11 @@ pub(crate) fn pingpong_between(
         });
         let asking = scope.spawn(|| {
             pin_to(cpus, 0);
-            let ask = || -> Result<HalfRtt, UdpLimitError> {
+            let ask = || -> Result<Sample, UdpLimitError> {
                 let mut buffer = vec![1; size + COALESCED_BYTES_MAX];
-                let (mut trips, mut checks) = (RoundTrips::default(), Checks::default());
-                let mut before = Instant::now();
-                for iteration in 0..iterations {
+                let mut checks = Checks::default();
+                let mut timing = Timing::new(iterations, None);
+                while timing.begins() {
                     send(&asker, &buffer[..size], cpus)?;
                     let mut filled = 0;
                     loop {
@@ -172,14 +172,14 @@ pub(crate) fn pingpong_between(
                             }
                             Err(_) => {}
                         }
-                        if checks.is_due() && before.elapsed() > LOST_AFTER {
+                        if checks.is_due() && timing.began().elapsed() > LOST_AFTER {
                             return Err(UdpLimitError::Lost);
                         }
                         relax(cpus);
                     }
-                    trips.record_since(&mut before, iteration, iterations);
+                    timing.ends();
                 }
-                Ok(trips.half())
+                Ok(timing.sample())
             };
             let result = ask();
             stop.store(true, Ordering::Relaxed);
@@ -227,7 +227,8 @@ struct Arrived {
 struct Heard {
     calls: u64,
     bytes: u64,
-    first: Option<(Instant, u64)>,
+    /// Time and processor time when the first call's had come, and their bytes.
+    first: Option<(Instant, Duration, u64)>,
     last: Instant,
     /// Time spent spinning after the last one.
     waited: Duration,
@@ -267,7 +268,6 @@ fn gather(
     // Messages without bytes count by themselves.
     let unit = size.max(1) as u64;
     let wanted = messages * senders.len() as u64 * unit;
-    let cpu = machine::process_cpu();
     std::thread::scope(|scope| {
         let hearing = scope.spawn(|| {
             core_of(0, places.len());
@@ -287,7 +287,8 @@ fn gather(
                     let bytes = if size == 0 { 1 } else { bytes as u64 };
                     heard.calls += 1;
                     heard.bytes += bytes;
-                    heard.first.get_or_insert_with(|| (Instant::now(), bytes));
+                    let begin = || (Instant::now(), machine::process_cpu(), bytes);
+                    heard.first.get_or_insert_with(begin);
                     is_timed = false;
                     continue;
                 }
@@ -332,8 +333,8 @@ fn gather(
             thread.join().expect("a sending thread does not panic")?;
         }
         let heard = hearing.join().expect("the hearing thread does not panic");
-        let cpu = machine::process_cpu() - cpu;
-        let Some((first, first_bytes)) = heard.first.filter(|_| heard.calls > 1) else {
+        let cpu_now = machine::process_cpu();
+        let Some((first, cpu, first_bytes)) = heard.first.filter(|_| heard.calls > 1) else {
             return Err(UdpLimitError::Lost);
         };
         let lost_bytes = wanted - heard.bytes.min(wanted);
@@ -341,7 +342,7 @@ fn gather(
             behind_first: (heard.bytes - first_bytes) as f64 / unit as f64,
             lost_datagrams: lost_bytes.div_ceil(unit.min(segment as u64)),
             span: heard.last - first,
-            cpu: cpu.saturating_sub(heard.waited),
+            cpu: (cpu_now - cpu).saturating_sub(heard.waited),
         })
     })
 }
@@ -354,8 +355,8 @@ mod tests {
     #[test]
     fn echoes() {
         for size in [0, 8, 1472, DATAGRAM_BYTES_MAX] {
-            let half = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
-            assert!(half.min > 0.0);
+            let sample = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
+            assert!(sample.half_rtt_us.unwrap().min > 0.0);
         }
         assert!(matches!(
             pingpong_between(&Place::LOOPBACK, None, DATAGRAM_BYTES_MAX + 1, 1),
