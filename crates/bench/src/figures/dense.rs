@@ -98,14 +98,10 @@ pub(super) fn dense(setting: &Setting, log: &mut Log<'_>) {
     };
     let folder = folder.path();
     let cores = machine::cpus().len().min(2);
-    let all = iterations(setting, folder, cores, log);
+    let all = iterations(setting, folder, &petsc, cores, log);
     speed_up(&all, log);
-    let iterate: Vec<f64> = all
-        .iter()
-        .map(|one| Rounds::of(&one.seconds).median)
-        .collect();
     laps_and_loss(setting, folder, cores, log);
-    beside_petsc(setting, folder, &petsc, &iterate, log);
+    beside_petsc(&all, log);
 }
 
 /// Results of a number of workers, round by round.
@@ -117,36 +113,88 @@ struct Iterations {
     rates: Vec<f64>,
     /// GB per second that as many cores can read, measured just before.
     limits: Vec<f64>,
+    /// PETSc's methods with as many processes.
+    petsc: Vec<Method>,
+    /// Why there are no more of them.
+    petsc_failure: Option<String>,
 }
 
-/// Iterations with 1 worker to `cores` workers, in turn, each with the memory bandwidth of the same moment: on a shared machine memory is faster at
-/// some times than at others.
+/// A method of PETSc's, round by round.
+struct Method {
+    name: String,
+    seconds: Vec<f64>,
+    laps: u64,
+}
+
+impl Iterations {
+    /// A round of ours, behind the memory bandwidth of the same moment.
+    fn measure(
+        &mut self,
+        setting: &Setting,
+        folder: &Path,
+        bandwidth: &Bandwidth,
+        workers: usize,
+    ) -> Result<(), String> {
+        let limit = bandwidth.read(workers, READ_LAPS) / 1e9;
+        let run = solve(setting, folder, &asynchronous(workers))?;
+        let matrix_bytes = (setting.n * setting.n * size_of::<f64>()) as f64;
+        self.limits.push(limit);
+        self.rates
+            .push(run.laps_mean() * matrix_bytes / run.iterate / 1e9);
+        self.seconds.push(run.iterate);
+        Ok(())
+    }
+
+    /// A round of PETSc's methods; returns its version.
+    fn measure_petsc(
+        &mut self,
+        petsc: &Petsc,
+        folder: &Path,
+        ranks: usize,
+    ) -> Result<Option<String>, String> {
+        let files = (&*folder.join("A.npy"), &*folder.join("b.npy"));
+        let solved = petsc.run("solve", files, TOLERANCE, ranks);
+        let mut version = None;
+        for one in solved.map_err(|error| error.to_string())? {
+            version = Some(one.version);
+            match self.petsc.iter_mut().find(|known| known.name == one.method) {
+                Some(method) => method.seconds.push(one.seconds),
+                None => self.petsc.push(Method {
+                    name: one.method,
+                    seconds: vec![one.seconds],
+                    laps: one.laps,
+                }),
+            }
+        }
+        Ok(version)
+    }
+}
+
+/// Iterations with 1 worker to `cores` workers, in turn, each with the memory bandwidth of the same moment, and beside PETSc's methods with as many
+/// processes: on a shared machine memory is faster at some times than at others.
 fn iterations(
     setting: &Setting,
     folder: &Path,
+    petsc: &Petsc,
     cores: usize,
     log: &mut Log<'_>,
 ) -> Vec<Iterations> {
     let bandwidth = Bandwidth::new(cores, BYTES_PER_CORE);
-    let matrix_bytes = (setting.n * setting.n * size_of::<f64>()) as f64;
     let mut all: Vec<Iterations> = (0..cores).map(|_| Iterations::default()).collect();
     let mut failure = None;
     for _ in 0..setting.rounds {
         for (index, one) in all.iter_mut().enumerate() {
-            let options = asynchronous(index + 1);
-            let measured = stop::check().map_err(|wanted| wanted.to_string());
-            let measured = measured.and_then(|()| {
-                let limit = bandwidth.read(index + 1, READ_LAPS) / 1e9;
-                Ok((limit, solve(setting, folder, &options)?))
-            });
-            match measured {
-                Ok((limit, run)) => {
-                    one.limits.push(limit);
-                    one.rates
-                        .push(run.laps_mean() * matrix_bytes / run.iterate / 1e9);
-                    one.seconds.push(run.iterate);
-                }
-                Err(reason) => failure = Some(reason),
+            let goes_on = || stop::check().map_err(|wanted| wanted.to_string());
+            let found =
+                goes_on().and_then(|()| one.measure(setting, folder, &bandwidth, index + 1));
+            failure = found.err().or(failure);
+            if one.petsc_failure.is_some() {
+                continue;
+            }
+            match goes_on().and_then(|()| one.measure_petsc(petsc, folder, index + 1)) {
+                Ok(Some(version)) => log.peer(&format!("PETSc {version}")),
+                Ok(None) => {}
+                Err(reason) => one.petsc_failure = Some(reason),
             }
         }
     }
@@ -233,51 +281,33 @@ fn laps_and_loss(setting: &Setting, folder: &Path, workers: usize, log: &mut Log
     }
 }
 
-/// Seconds of the iteration compared with PETSc's methods on the same file, with as many processes.
-fn beside_petsc(
-    setting: &Setting,
-    folder: &Path,
-    petsc: &Petsc,
-    iterate: &[f64],
-    log: &mut Log<'_>,
-) {
-    for (index, &ours) in iterate.iter().enumerate() {
-        let ranks = index + 1;
-        let mut methods: Vec<(String, Vec<f64>, u64)> = Vec::new();
-        for _ in 0..setting.rounds {
-            let files = (&*folder.join("A.npy"), &*folder.join("b.npy"));
-            let solved = match petsc.run("solve", files, TOLERANCE, ranks) {
-                Ok(solved) => solved,
-                Err(error) => {
-                    let name = format!("dense solve beside PETSc, {ranks} processes");
-                    return log.add(
-                        name,
-                        format!("{ours:.3} s"),
-                        format!("- ({error})"),
-                        f64::NAN,
-                        Wanted::Nothing,
-                    );
-                }
-            };
-            for one in solved {
-                log.peer(&format!("PETSc {}", one.version));
-                match methods
-                    .iter_mut()
-                    .find(|(method, ..)| *method == one.method)
-                {
-                    Some((_, seconds, _)) => seconds.push(one.seconds),
-                    None => methods.push((one.method, vec![one.seconds], one.laps)),
-                }
-            }
-        }
-        for (method, seconds, laps) in methods {
-            let theirs = Rounds::of(&seconds).median;
-            let name = format!("dense solve, {}", counted(ranks, "process", "es"));
+/// Seconds of the iteration compared with PETSc's methods on the same file, with as many processes, by the ratios round by round.
+fn beside_petsc(all: &[Iterations], log: &mut Log<'_>) {
+    for (index, one) in all.iter().enumerate() {
+        let processes = counted(index + 1, "process", "es");
+        let ours = format!("{:.3} s", Rounds::of(&one.seconds).median);
+        if let Some(reason) = &one.petsc_failure {
+            let name = format!("dense solve beside PETSc, {processes}");
             log.add(
                 name,
-                format!("{ours:.3} s"),
-                format!("{theirs:.3} s (PETSc {method}+Jacobi, {laps} laps)"),
-                ours / theirs,
+                ours.clone(),
+                format!("- ({reason})"),
+                f64::NAN,
+                Wanted::Nothing,
+            );
+        }
+        for method in &one.petsc {
+            let Method {
+                name,
+                seconds,
+                laps,
+            } = method;
+            let theirs = Rounds::of(seconds).median;
+            log.add(
+                format!("dense solve, {processes}"),
+                ours.clone(),
+                format!("{theirs:.3} s (PETSc {name}+Jacobi, {laps} laps)"),
+                median_ratio(&one.seconds, seconds),
                 Wanted::Nothing,
             );
         }
