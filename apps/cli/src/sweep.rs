@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::plot::{self, Line, PlotError};
+use tsumuji_bench::versus::order;
 use tsumuji_bench::{stop, table};
 
 use crate::interrupt::Interrupted;
@@ -225,10 +226,11 @@ pub(crate) fn measure(
         })
         .collect();
     for (place, value) in sweep.values.iter().enumerate() {
-        for _ in 0..repeats {
-            for (way, swept) in all.iter_mut().enumerate() {
-                if swept.cells[place].missing.is_none() {
-                    swept.cells[place].take(measure(way, *value));
+        for round in 0..repeats as usize {
+            for way in order(round, ways.len()) {
+                let cell = &mut all[way].cells[place];
+                if cell.missing.is_none() {
+                    cell.take(measure(way, *value));
                 }
                 ensure!(!stop::is_wanted(), Interrupted);
             }

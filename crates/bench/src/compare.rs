@@ -1,7 +1,7 @@
 //! One operation at many sizes, ours and every peer in turn, round by round; as a table, as CSV and as numbers for JSON and plots.
 //!
-//! Called by `tsumuji bench` and `tsumuji paper`. Sizes come one after another; at each size the contenders take turns, so that a machine that
-//! changes its speed affects all of them. A contender that fails is reported with the reason and left out from then on; the others go on.
+//! Called by `tsumuji bench` and `tsumuji paper`. Sizes come one after another; at each size the contenders take turns, each round beginning with another
+//! of them, so that a machine that changes its speed affects all. They are reported in their own order. A contender that fails is reported with the reason and left out from then on; the others go on.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::plot::Line;
 use crate::stats::{Rounds, size_name};
 use crate::stop;
 use crate::table::{self, quoted};
-use crate::versus::{Better, median_ratio};
+use crate::versus::{Better, median_ratio, order};
 
 /// A library or link that is measured.
 pub struct Contender<'a> {
@@ -231,7 +231,8 @@ fn row(
     let present = contenders.iter().filter(|one| one.out.is_none()).count();
     let mut done = 0;
     for round in 1..=rounds {
-        for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
+        for index in order(round - 1, contenders.len()) {
+            let (contender, samples) = (&mut contenders[index], &mut samples[index]);
             if contender.out.is_none() && !stop::is_wanted() {
                 on_step(Step {
                     size: job.size,

@@ -11,7 +11,7 @@ use tsumuji_node::{LinkSpec, Tuning};
 use crate::exchange::{ExchangeError, Kind, Measured, Plan};
 use crate::machine;
 use crate::stats::{Rounds, size_name};
-use crate::versus::median_ratio;
+use crate::versus::{median_ratio, order};
 
 /// A value is chosen if it makes what it changes faster by this factor on average …
 const WORTH_IT: f64 = 1.05;
@@ -221,10 +221,10 @@ impl Search<'_> {
         let exchanges = self.wishes.time.as_secs_f64() / seconds(&tried).max(1e-9);
         let exchanges = (exchanges as u64).clamp(TRIED, EXCHANGES_MAX);
         let mut all = vec![Vec::new(); tunings.len()];
-        for _ in 0..self.wishes.rounds {
-            for (tuning, times) in tunings.iter().zip(&mut all) {
-                let measured = self.once(exchange, exchanges, *tuning)?;
-                times.push(match exchange {
+        for round in 0..self.wishes.rounds {
+            for index in order(round, tunings.len()) {
+                let measured = self.once(exchange, exchanges, tunings[index])?;
+                all[index].push(match exchange {
                     (_, _, 0) => seconds(&measured),
                     _ => waiting_seconds(&measured),
                 });

@@ -1,4 +1,4 @@
-//! Contenders in turn within one run: A B C, A B C, …, so that disturbances of the machine affect all of them.
+//! Contenders in turn within one run: A B C, B C A, …, so that disturbances of the machine affect all of them, and the place in a round favours none.
 
 use serde::Serialize;
 
@@ -70,6 +70,11 @@ pub(crate) fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
     Rounds::of(&ratios).median
 }
 
+/// The order of so many contenders in a round, the first of which is 0: each round begins with the next contender, so that none is always the first.
+pub fn order(round: usize, many: usize) -> impl Iterator<Item = usize> {
+    (0..many).map(move |place| (round + place) % many)
+}
+
 /// Measures the contenders of these names so many `rounds` in turn.
 pub fn alternate(
     rounds: usize,
@@ -83,15 +88,16 @@ pub fn alternate(
         .collect()
 }
 
-/// Measures each of so many `rounds` times in turn; one that fails is left out, with the reason.
+/// Measures each of so many `rounds` times in turn, in [`order`]; one that fails is left out, with the reason. Results are in the order of the contenders.
 pub fn in_turn<R>(
     rounds: usize,
     many: usize,
     mut measure: impl FnMut(usize) -> Result<R, String>,
 ) -> Vec<Result<Vec<R>, String>> {
     let mut all: Vec<Result<Vec<R>, String>> = (0..many).map(|_| Ok(Vec::new())).collect();
-    for _ in 0..rounds {
-        for (one, found) in all.iter_mut().enumerate() {
+    for round in 0..rounds {
+        for one in order(round, many) {
+            let found = &mut all[one];
             if stop::is_wanted() {
                 *found = Err(stop::REASON.to_owned());
             } else if let Ok(list) = found {
@@ -109,6 +115,16 @@ pub fn in_turn<R>(
 mod tests {
     use super::*;
 
+    /// Each contender has each place once in as many rounds as there are contenders.
+    #[test]
+    fn places_rotate() {
+        let rounds: Vec<Vec<usize>> = (0..4).map(|round| order(round, 3).collect()).collect();
+        assert_eq!(rounds, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+        assert_eq!(order(5, 0).count(), 0);
+        let found = in_turn(3, 2, Ok);
+        assert_eq!(found, [Ok(vec![0, 0, 0]), Ok(vec![1, 1, 1])]);
+    }
+
     /// Rounds interleave, and a contender that fails does not affect the others.
     #[test]
     fn takes_turns() {
@@ -121,7 +137,7 @@ mod tests {
                 one => Ok(one as f64 + 1.0),
             }
         });
-        assert_eq!(order, "abcacac");
+        assert_eq!(order, "abccaca");
         assert_eq!(standings[0].median(), 1.0);
         assert!(standings[1].median().is_nan() && standings[1].result.is_err());
         assert_eq!(standings[2].result.as_ref().unwrap().rounds, 3);

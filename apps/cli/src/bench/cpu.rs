@@ -7,6 +7,7 @@ use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::cpu::{self, Cost, Plan, Waits};
 use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::versus::order;
 use tsumuji_bench::{machine, stop, table};
 
 use super::between::{Between, Pair};
@@ -66,14 +67,15 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
     let mut results = Vec::new();
     for &offered in &args.offered {
         let mut found: [Vec<Cost>; 4] = Default::default();
-        for _ in 0..args.rounds {
-            for ((_, is_ours, waits), list) in CONTENDERS.iter().zip(&mut found) {
+        for round in 0..args.rounds as usize {
+            for index in order(round, CONTENDERS.len()) {
+                let (_, is_ours, waits) = CONTENDERS[index];
                 let plan = Plan {
                     offered,
                     milliseconds: args.time.as_millis() as u64,
-                    waits: *waits,
+                    waits,
                 };
-                list.push(if *is_ours {
+                found[index].push(if is_ours {
                     cpu::measure(&plan, pair.spec(), &pair.security)?
                 } else {
                     cpu::measure_kernel(&plan, &places).map_err(|reason| anyhow!(reason))?

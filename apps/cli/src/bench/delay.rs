@@ -4,6 +4,7 @@ use anyhow::ensure;
 use serde_json::json;
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::delay::{self, Knee, Per, Plan, Setting};
+use tsumuji_bench::versus::order;
 use tsumuji_bench::{stop, table};
 use tsumuji_node::Executor;
 use tsumuji_testbed::Rate;
@@ -120,8 +121,9 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
 /// Measures each plan once a round.
 fn measure(pair: &Pair, plans: Vec<Plan>, rounds: u64) -> anyhow::Result<Vec<Setting>> {
     let mut found: Vec<_> = plans.into_iter().map(|plan| (plan, Vec::new())).collect();
-    for _ in 0..rounds {
-        for (plan, list) in &mut found {
+    for round in 0..rounds as usize {
+        for index in order(round, found.len()) {
+            let (plan, list) = &mut found[index];
             ensure!(!stop::is_wanted(), Interrupted);
             list.push(delay::measure(plan, pair.spec(), &pair.security)?);
         }

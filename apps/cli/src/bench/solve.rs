@@ -13,6 +13,7 @@ use tsumuji_bench::contest::testbed;
 use tsumuji_bench::limits::place::of_testbed;
 use tsumuji_bench::peers::petsc::{Petsc, Solved};
 use tsumuji_bench::stats::{Rounds, counted};
+use tsumuji_bench::versus::order;
 use tsumuji_bench::{report, stop, table};
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::local::Limits;
@@ -71,6 +72,9 @@ pub(super) struct Args {
 const PATIENCE: Duration = Duration::from_secs(180);
 /// One of ours that was asked to end is killed after so long.
 const KILL_AFTER_SECONDS: &str = "20";
+
+/// Methods of ours between hosts.
+const METHODS: [&str; 2] = ["auto", "relax+gcr"];
 
 /// One way of solving, and what it took in each round.
 struct Way {
@@ -177,28 +181,37 @@ fn here(
     for name in &args.systems {
         prepare(name, &files)?;
         let (mut ways, mut missing) = (Vec::new(), Vec::new());
-        for _ in 0..args.rounds {
-            for processes in counts(args.processes) {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.arg("solve");
-                if processes > 1 {
-                    command.args(["--workers", &processes.to_string()]);
-                }
-                let by = |run: &Value| match (processes, run["workers"].as_u64()) {
-                    (1, Some(threads)) if threads > 1 => format!("1 process, {threads} threads"),
-                    _ => of(processes),
-                };
-                if let Err(error) = ours(args, command, &files, by, &mut ways)? {
-                    lacks(&mut missing, "ours", &error);
+        let counts: Vec<u16> = counts(args.processes).collect();
+        for round in 0..args.rounds as usize {
+            // With each number of processes ours and PETSc's.
+            for place in order(round, 2 * counts.len()) {
+                let processes = counts[place / 2];
+                ensure!(!stop::is_wanted(), Interrupted);
+                if place % 2 == 0 {
+                    let mut command = Command::new(std::env::current_exe()?);
+                    command.arg("solve");
+                    if processes > 1 {
+                        command.args(["--workers", &processes.to_string()]);
+                    }
+                    let by = |run: &Value| match (processes, run["workers"].as_u64()) {
+                        (1, Some(threads)) if threads > 1 => {
+                            format!("1 process, {threads} threads")
+                        }
+                        _ => of(processes),
+                    };
+                    if let Err(error) = ours(args, command, &files, by, &mut ways)? {
+                        lacks(&mut missing, "ours", &error);
+                    }
+                    continue;
                 }
                 let both = (&*files[0], &*files[1]);
                 match (contest.petsc).run("sparse", both, args.tol, processes.into()) {
                     Ok(solved) => contest.note_theirs(&mut ways, solved, &of(processes)),
                     Err(error) => lacks(&mut missing, "PETSc", &error),
                 }
-                ensure!(!stop::is_wanted(), Interrupted);
             }
         }
+        ensure!(!stop::is_wanted(), Interrupted);
         results.push(tell(talk, (name, args.tol), ways, &missing));
     }
     Ok(())
@@ -237,8 +250,26 @@ fn between(
             testbed.impair(&ids, impairment)?;
             let (mut ways, mut missing) = (Vec::new(), Vec::new());
             let _brake = args.slow.map(slowed).transpose()?.flatten();
-            for _ in 0..args.rounds {
-                for method in ["auto", "relax+gcr"] {
+            for round in 0..args.rounds as usize {
+                for place in order(round, METHODS.len() + 1) {
+                    ensure!(!stop::is_wanted(), Interrupted);
+                    let Some(&method) = METHODS.get(place) else {
+                        let both = (&*files[0], &*files[1]);
+                        let solved = contest
+                            .petsc
+                            .solve_between(places, both, args.tol, PATIENCE);
+                        let unsolved = match solved {
+                            Ok((solved, unsolved)) => {
+                                contest.note_theirs(&mut ways, solved, &of(args.processes));
+                                unsolved
+                            }
+                            Err(error) => Some(error),
+                        };
+                        if let Some(error) = unsolved {
+                            lacks(&mut missing, "PETSc", &error);
+                        }
+                        continue;
+                    };
                     // It ends itself when the time is over, and tells how far it came. One signal only: a second one would end it at once.
                     let mut command = Command::new("timeout");
                     command.args(["--foreground", "--preserve-status"]);
@@ -253,22 +284,8 @@ fn between(
                         lacks(&mut missing, &format!("ours, {method}"), &error);
                     }
                 }
-                let both = (&*files[0], &*files[1]);
-                let solved = contest
-                    .petsc
-                    .solve_between(places, both, args.tol, PATIENCE);
-                let unsolved = match solved {
-                    Ok((solved, unsolved)) => {
-                        contest.note_theirs(&mut ways, solved, &of(args.processes));
-                        unsolved
-                    }
-                    Err(error) => Some(error),
-                };
-                if let Some(error) = unsolved {
-                    lacks(&mut missing, "PETSc", &error);
-                }
-                ensure!(!stop::is_wanted(), Interrupted);
             }
+            ensure!(!stop::is_wanted(), Interrupted);
             let mut title = format!(
                 "{name}, each cable loses {} %",
                 (1e6 * loss.0).round() / 1e4

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::testbed;
 use tsumuji_bench::stats::Rounds;
+use tsumuji_bench::versus::order;
 use tsumuji_bench::video::{self, BULK_STREAMS, Found, Plan, Way};
 use tsumuji_bench::{stop, table};
 
@@ -52,8 +53,9 @@ pub(super) fn run(figure: Figure, args: &Args) -> Outcome {
         way,
         rounds: Vec::new(),
     });
-    for _ in 0..rounds {
-        for measured in &mut all {
+    for round in 0..rounds as usize {
+        for index in order(round, all.len()) {
+            let measured = &mut all[index];
             ensure!(!stop::is_wanted(), Interrupted);
             let found = video::measure(measured.way, &testbed, plan);
             measured.rounds.push(found);

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Error, ensure};
 use tsumuji_bench::thresholds::{Choice, Trial};
+use tsumuji_bench::versus::order;
 use tsumuji_bench::{machine, report, stop};
 use tsumuji_collective::profile::Contents;
 use tsumuji_node::tuning::TUNE_VARIABLE;
@@ -42,8 +43,9 @@ pub(super) fn run(
     let own = folder.path().join("tsumuji");
     std::fs::create_dir(&own).context("a temporary folder")?;
     let mut all = vec![Vec::new(); values.len()];
-    for _ in 0..rounds {
-        for (elements, times) in values.iter().zip(&mut all) {
+    for round in 0..rounds {
+        for index in order(round, values.len()) {
+            let (elements, times) = (&values[index], &mut all[index]);
             let mut contents = Contents::default();
             let tried = Tuning {
                 elements: *elements,

@@ -11,7 +11,7 @@ use super::{Log, Setting, Wanted};
 use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
 use crate::peers::petsc::Petsc;
 use crate::stats::{Rounds, counted};
-use crate::versus::median_ratio;
+use crate::versus::{median_ratio, order};
 use crate::{machine, report, stop};
 
 const TOLERANCE: f64 = 1e-10;
@@ -182,16 +182,21 @@ fn iterations(
     let bandwidth = Bandwidth::new(cores, BYTES_PER_CORE);
     let mut all: Vec<Iterations> = (0..cores).map(|_| Iterations::default()).collect();
     let mut failure = None;
-    for _ in 0..setting.rounds {
-        for (index, one) in all.iter_mut().enumerate() {
-            let goes_on = || stop::check().map_err(|wanted| wanted.to_string());
-            let found =
-                goes_on().and_then(|()| one.measure(setting, folder, &bandwidth, index + 1));
-            failure = found.err().or(failure);
+    for round in 0..setting.rounds {
+        // Of each number of workers ours and PETSc's.
+        for place in order(round, 2 * cores) {
+            let (one, workers) = (&mut all[place / 2], 1 + place / 2);
+            let goes_on = stop::check().map_err(|wanted| wanted.to_string());
+            if place % 2 == 0 {
+                let found =
+                    goes_on.and_then(|()| one.measure(setting, folder, &bandwidth, workers));
+                failure = found.err().or(failure);
+                continue;
+            }
             if one.petsc_failure.is_some() {
                 continue;
             }
-            match goes_on().and_then(|()| one.measure_petsc(petsc, folder, index + 1)) {
+            match goes_on.and_then(|()| one.measure_petsc(petsc, folder, workers)) {
                 Ok(Some(version)) => log.peer(&format!("PETSc {version}")),
                 Ok(None) => {}
                 Err(reason) => one.petsc_failure = Some(reason),

@@ -10,6 +10,7 @@ use crate::limits;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::{Rounds, size_name};
+use crate::versus::order;
 
 /// The size whose latency has a target.
 const SMALL_BYTES: usize = 8;
@@ -155,14 +156,12 @@ fn left_of(best: Point, fallen: Point, excused: bool) -> f64 {
     (left / kept).max(of_the_limit)
 }
 
-/// Measures one size, ours and the bare exchange.
-fn point(setting: &Setting, link: LinkSpec, size: usize) -> Result<Point, String> {
+/// Measures one size, ours and the bare exchange, in the order of the round.
+fn point(setting: &Setting, link: LinkSpec, size: usize, round: usize) -> Result<Point, String> {
     let cpus = machine::two_cpus();
     let mut plan = Plan::new(Kind::Burst, size);
     plan.iterations = (SWEEP_BYTES / size as u64).clamp(16, SWEEP_MESSAGES_MAX);
-    let measured =
-        ours(setting, link, &plan).map_err(|reason| format!("{}: {reason}", size_name(size)))?;
-    let limit = match link {
+    let limit = || match link {
         LinkSpec::Shm => {
             let copied = limits::copy::burst(cpus, size, plan.iterations);
             plan.iterations as f64 * size as f64 / copied.seconds
@@ -170,11 +169,21 @@ fn point(setting: &Setting, link: LinkSpec, size: usize) -> Result<Point, String
         _ => limits::udp::burst(cpus, size, plan.iterations)
             .map_or(f64::NAN, |rate| rate * size as f64),
     };
-    Ok(Point {
+    let mut point = Point {
         size,
-        bytes_per_second: measured.bytes_per_second,
-        limit_bytes_per_second: limit,
-    })
+        bytes_per_second: f64::NAN,
+        limit_bytes_per_second: f64::NAN,
+    };
+    for contender in order(round, 2) {
+        if contender == 0 {
+            let measured = ours(setting, link, &plan);
+            let failed = |reason: String| format!("{}: {reason}", size_name(size));
+            point.bytes_per_second = measured.map_err(failed)?.bytes_per_second;
+        } else {
+            point.limit_bytes_per_second = limit();
+        }
+    }
+    Ok(point)
 }
 
 /// Medians of `rounds` measurements of each size, the sizes in turn.
@@ -185,9 +194,9 @@ fn sweep(
     rounds: usize,
 ) -> Result<Vec<Vec<Point>>, String> {
     let mut found = vec![Vec::new(); sizes.len()];
-    for _ in 0..rounds {
-        for (&size, found) in sizes.iter().zip(&mut found) {
-            found.push(point(setting, link, size)?);
+    for round in 0..rounds {
+        for index in order(round, sizes.len()) {
+            found[index].push(point(setting, link, sizes[index], round)?);
         }
     }
     Ok(found)

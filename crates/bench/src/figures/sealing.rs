@@ -18,7 +18,7 @@ use crate::contest::Ours;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
-use crate::versus::Standing;
+use crate::versus::{Standing, order};
 
 /// A small frame and a jumbo frame.
 const SIZES: [usize; 2] = [64, 9000];
@@ -104,9 +104,16 @@ fn frames(setting: &Setting, log: &mut Log<'_>) {
     ));
     for size in SIZES {
         let mut times = Vec::new();
-        for _ in 0..setting.rounds {
-            let bare = round(ends(), size);
-            let sealed = MODES.map(|mode| round(met(mode), size));
+        for number in 0..setting.rounds {
+            // Bare, and sealed by each mode.
+            let mut found = [[f64::NAN; 2]; 1 + MODES.len()];
+            for one in order(number, found.len()) {
+                found[one] = match one {
+                    0 => round(ends(), size),
+                    one => round(met(MODES[one - 1]), size),
+                };
+            }
+            let [bare, sealed @ ..] = found;
             let over = |side: usize| sealed.map(|times: [f64; 2]| times[side] - bare[side]);
             times.push([over(0), over(1)]);
         }

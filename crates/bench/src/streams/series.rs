@@ -1,4 +1,5 @@
-//! Several paths, message sizes and numbers of clients, measured in turn: at each size and number the paths take turns, round after round.
+//! Several paths, message sizes and numbers of clients, measured in turn: at each size and number the paths take turns, round after round, each round
+//! beginning with another.
 
 use std::ffi::OsStr;
 
@@ -9,6 +10,7 @@ use super::{Measured, Part, Path, Plan, StreamError, measure};
 use crate::compare::{Listener, Step};
 use crate::stats::Rounds;
 use crate::stop;
+use crate::versus::order;
 
 /// What is measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +59,8 @@ impl Series {
                 let none = self.paths.iter().map(|path| (*path, Vec::new()));
                 let mut paths: Vec<(Path, Vec<Measured>)> = none.collect();
                 for round in 1..=self.rounds {
-                    for (path, column) in &mut paths {
+                    for index in order(round - 1, self.paths.len()) {
+                        let (path, column) = &mut paths[index];
                         listener.step(Step {
                             size: bytes,
                             round,

@@ -307,8 +307,12 @@ pub fn run(
         let ways = plan.ways.iter();
         let mut cells: Vec<Cell> = ways.map(|way| Cell::empty(*way, bytes)).collect();
         let mut splits: Vec<Vec<Split>> = vec![Vec::new(); plan.ways.len()];
-        for _ in 0..plan.rounds {
-            for (way, (cell, splits)) in plan.ways.iter().zip(cells.iter_mut().zip(&mut splits)) {
+        for round in 0..plan.rounds {
+            // Each round begins with the next way, so that none is always the first.
+            for place in 0..plan.ways.len() {
+                let index = (round + place) % plan.ways.len();
+                let way = &plan.ways[index];
+                let (cell, splits) = (&mut cells[index], &mut splits[index]);
                 if measured.refuses(*way) {
                     continue;
                 }
