@@ -39,7 +39,7 @@ pub enum Peer {
     Mpich,
     /// Open MPI.
     OpenMpi,
-    /// The kernel's TCP, used directly, spinning.
+    /// The kernel's TCP, used directly, spinning; in bursts once with a call for each message, and once with batched calls.
     Tcp,
     /// The kernel's UDP, used directly, spinning, without reliability.
     Udp,
@@ -276,7 +276,11 @@ pub fn contenders<'a>(
     let own = ours
         .iter()
         .map(|ours| Contender::new(ours.name(), |job| ours.measure(job)));
-    let others = peers.iter().map(|&peer| contender(peer, link, ground, op));
+    let others = peers.iter().flat_map(|&peer| {
+        let batched = peer == Peer::Tcp && op == Op::Burst;
+        let batched = batched.then(|| tcp_batched(ground));
+        std::iter::once(contender(peer, link, ground, op)).chain(batched)
+    });
     own.chain(others).collect()
 }
 
@@ -308,12 +312,7 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
             if !matches!(op, Op::Pingpong | Op::Burst | Op::Gather) {
                 return Contender::absent("TCP", no_such(op));
             }
-            // The kernel's default.
-            let control = machine::line_of("/proc/sys/net/ipv4/tcp_congestion_control");
-            let control = control.unwrap_or_default();
-            Contender::new(format!("TCP ({control})"), |job| {
-                bare_tcp(&places(ground, job), job)
-            })
+            Contender::new(tcp_name(), |job| bare_tcp(&places(ground, job), job))
         }
         Peer::ZeroMq if !ZeroMq::has(op) => Contender::absent("ZeroMQ", no_such(op)),
         Peer::ZeroMq => match ZeroMq::build() {
@@ -348,6 +347,24 @@ pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contend
             }
         }
     }
+}
+
+/// Bursts by TCP whose program joins small messages before it writes them, as ours joins those of a batch.
+fn tcp_batched(ground: &Ground) -> Contender<'_> {
+    let called = |name: &str| format!("{name}, batched calls");
+    match &ground.closed {
+        Some(reason) => Contender::absent(called(Peer::Tcp.name()), reason),
+        None => Contender::new(called(&tcp_name()), |job| {
+            let places = places(ground, job);
+            bare(tcp::pingpong_between, tcp::gather_batched, &places, job)
+        }),
+    }
+}
+
+/// TCP and its congestion control, the kernel's default.
+fn tcp_name() -> String {
+    let control = machine::line_of("/proc/sys/net/ipv4/tcp_congestion_control");
+    format!("TCP ({})", control.unwrap_or_default())
 }
 
 /// The link itself without engine: the limit of bursts and ping-pongs over raw Ethernet.
@@ -423,6 +440,7 @@ fn bare<E: Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare;
 
     /// Peers without the operation, and places that peers cannot run in, are reported before anything runs.
     #[test]
@@ -443,6 +461,30 @@ mod tests {
         );
         assert_eq!(names(&closed, Op::Pingpong)[3], "TCP");
         assert_eq!(no_such(Op::Bcast).split(';').next(), Some("has no bcast"));
+    }
+
+    /// A burst beside TCP has it twice, once with batched calls, and both are measured.
+    #[test]
+    fn bursts_have_tcp_with_batched_calls() {
+        let ours = [Ours::here(LinkSpec::Udp(None), PathBuf::new())];
+        let ground = Ground::HERE;
+        let mut all = contenders(&ours, &[Peer::Tcp], &ground, Op::Burst);
+        assert_eq!(all[2].name, format!("{}, batched calls", all[1].name));
+        assert!(all.len() == 3 && all[1].name.starts_with("TCP ("));
+        let plan = compare::Plan {
+            op: Op::Burst,
+            nodes: 2,
+            sizes: vec![64, 100_000],
+            iterations: Some(200),
+            bits_per_second: None,
+            rounds: 2,
+        };
+        let beside = &mut all[1..];
+        let found = compare::run(&plan, beside, machine::describe(), &mut |_: &str| {});
+        let cells = found.results.iter().flat_map(|row| &row.contenders);
+        assert!(cells.clone().count() == 4 && cells.clone().all(|cell| cell.numbers.is_some()));
+        let pingpong = contenders(&ours, &[Peer::Tcp], &ground, Op::Pingpong);
+        assert_eq!(pingpong.len(), 2);
     }
 
     /// Bare exchanges on this host give numbers for every operation they support.

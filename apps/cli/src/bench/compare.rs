@@ -55,7 +55,7 @@ pub(super) struct Args {
         conflicts_with = "size"
     )]
     sizes: Option<Vec<Sizes>>,
-    /// Beside these, in turn: mpich, openmpi, tcp, udp, zeromq; without names: the bare exchange of the machine
+    /// Beside these, in turn: mpich, openmpi, tcp (in bursts a second time with batched calls), udp, zeromq; without names: the bare exchange of the machine
     #[arg(long, value_name = "PEERS", value_delimiter = ',', num_args = 0..=1, default_missing_value = "bare", value_parser = named(PEERS))]
     vs: Option<Vec<Peer>>,
     /// Write every number as CSV

@@ -14,6 +14,8 @@ use crate::ops::Sample;
 
 /// Messages of each sender before anything is measured, as of the others that are compared: memory and the kernel's buffers settle.
 const WARM_UP: u64 = 3;
+/// Small messages are joined up to so many bytes where calls are batched, and so many are read at once.
+const CALL_BYTES: usize = 64 << 10;
 /// A later answer counts as lost; under heavy loss TCP waits for seconds.
 const LOST_AFTER: Duration = Duration::from_secs(20);
 
@@ -145,6 +147,20 @@ pub(crate) fn pingpong_for(
 /// Sends `messages` of `size` bytes (1 at least) from each of the other places to the first, each written by one call and read to its own length, as
 /// programs with messages do it. With two places it is a burst.
 pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
+    gather(places, size, messages, 1)
+}
+
+/// The same with batched calls: messages are joined up to 64 KiB before they are written, and reads take as many bytes. Longer ones as without.
+pub(crate) fn gather_batched(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
+    gather(places, size, messages, joined(size))
+}
+
+/// Messages that one call writes, where calls are batched.
+fn joined(size: usize) -> u64 {
+    (CALL_BYTES / size.max(1)).max(1) as u64
+}
+
+fn gather(places: &[Place], size: usize, messages: u64, joined: u64) -> io::Result<Sample> {
     let Some((root, others)) = places.split_first() else {
         return Err(ErrorKind::InvalidInput.into());
     };
@@ -157,14 +173,24 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
             let (stop, warm) = (&stop, &warm);
             scope.spawn(move || {
                 core_of(index + 1, places.len());
-                let message = vec![1; size];
+                let (message, mut output): (Vec<u8>, Vec<u8>) = (vec![1; size], Vec::new());
                 // A failure shows as missing messages.
-                let mut send = |messages| {
-                    let mut write = |at: usize| stream.write(&message[at..]);
-                    (0..messages)
-                        .all(|_| matches!(spin(stop, spinning, size, &mut write), Ok(true)))
+                let mut send = |messages: u64| {
+                    (0..messages).step_by(joined as usize).all(|sent| {
+                        let bytes = if joined == 1 {
+                            &message
+                        } else {
+                            output.clear();
+                            for _ in sent..messages.min(sent + joined) {
+                                output.extend_from_slice(&message);
+                            }
+                            &output
+                        };
+                        let write = |at: usize| stream.write(&bytes[at..]);
+                        matches!(spin(stop, spinning, bytes.len(), write), Ok(true))
+                    })
                 };
-                send(WARM_UP);
+                send(WARM_UP * joined);
                 warm.wait();
                 send(messages);
             });
@@ -172,9 +198,10 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
         let receivers = &mut receivers;
         let receiving = scope.spawn(|| {
             core_of(0, places.len());
-            let mut buffers = vec![vec![1; size]; others.len()];
-            let mut receive = |messages| receive(receivers, &mut buffers, spinning, messages);
-            let ready = receive(WARM_UP);
+            let bytes = if joined == 1 { size } else { CALL_BYTES + size };
+            let mut buffers = vec![vec![1; bytes]; others.len()];
+            let mut receive = |messages| receive(receivers, &mut buffers, size, spinning, messages);
+            let ready = receive(WARM_UP * joined);
             if ready.is_err() {
                 stop.store(true, Ordering::Relaxed); // senders may wait for room
             }
@@ -190,14 +217,15 @@ pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io
     })
 }
 
-/// Reads so many messages of each stream into its buffer, which is as long as one, from whichever has data.
+/// Reads so many messages of each stream into its buffer, from whichever has data. A buffer as long as one message takes them singly; a longer one takes
+/// what there is, and keeps the beginning of one that is not whole.
 fn receive(
     streams: &mut [TcpStream],
     buffers: &mut [Vec<u8>],
+    size: usize,
     spinning: Option<[usize; 2]>,
     messages: u64,
 ) -> io::Result<()> {
-    let size = buffers.first().map_or(0, Vec::len);
     let total = size as u64 * messages;
     let mut buffers: Vec<(&mut Vec<u8>, usize, u64)> =
         buffers.iter_mut().map(|buffer| (buffer, 0, 0)).collect();
@@ -212,7 +240,12 @@ fn receive(
             match stream.read(&mut buffer[*at..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    *at = (*at + count) % size;
+                    let (there, whole) = (*at + count, (*at + count) / size * size);
+                    std::hint::black_box(&buffer[..whole]);
+                    if whole > 0 {
+                        buffer.copy_within(whole..there, 0);
+                    }
+                    *at = there - whole;
                     *received += count as u64;
                     missing -= usize::from(*received == total);
                     moved = true;
@@ -257,6 +290,21 @@ mod tests {
         for (nodes, size) in [(2, 0), (2, 1 << 20), (5, 1000)] {
             let places = vec![here.clone(); nodes];
             assert!(gather_between(&places, size, 20).unwrap().seconds > 0.0);
+        }
+    }
+
+    /// With batched calls every message arrives, too: those that share calls, those that are cut by them, and those too long to share.
+    #[test]
+    fn batched_calls_deliver_all() {
+        assert_eq!(
+            [0, 1, 1000, 40_000, 1 << 20].map(joined),
+            [65536, 65536, 65, 1, 1]
+        );
+        let [here, _] = Place::LOOPBACK;
+        for (nodes, size) in [(2, 0), (2, 1000), (3, 30_000), (2, 1 << 20)] {
+            let places = vec![here.clone(); nodes];
+            let sample = gather_batched(&places, size, 100).unwrap();
+            assert!(sample.seconds > 0.0, "{nodes} {size}");
         }
     }
 
