@@ -3,7 +3,8 @@
 
     petsc_solve.py make N A.npy b.npy                        writes A (float64, by rows) and b
     mpiexec -n R petsc_solve.py solve A.npy b.npy TOL        GMRES+Jacobi and Richardson+Jacobi; rank 0 prints a JSON line each
-    mpiexec -n R petsc_solve.py sparse A.petsc b.petsc TOL   GMRES with Jacobi and with block ILU(0), and CG with block ILU(0)
+    mpiexec -n R petsc_solve.py sparse A.petsc b.petsc TOL   GMRES with Jacobi and with block ILU(0), and CG with block ILU(0);
+                                                             if A is symmetric and its diagonal positive, CG with block ICC(0) and with GAMG, too
 
 Sparse: the methods stop on the unpreconditioned residual; their seconds have the preconditioner's making in them, and read_seconds the reading and
 distributing of the file.
@@ -23,6 +24,19 @@ import numpy as np
 DOMINANCE = 1.766
 RICHARDSON_LAPS_MAX = 2000
 SPARSE_ITERATIONS_MAX = 5000
+# Name, method, preconditioner, and that of each rank's own rows.
+SPARSE = (
+    ("gmres+Jacobi", "gmres", "jacobi", None),
+    ("gmres+block ILU", "gmres", "bjacobi", "ilu"),
+    ("cg+block ILU", "cg", "bjacobi", "ilu"),
+)
+# Of symmetric positive definite systems only.
+DEFINITE = (
+    ("cg+block ICC", "cg", "bjacobi", "icc"),
+    ("cg+GAMG", "cg", "gamg", None),
+)
+# A and its transpose differ by rounding at most, relative to A.
+ASYMMETRY_MAX = 1e-14
 
 
 def make(n, path, rhs_path):
@@ -53,12 +67,27 @@ def import_petsc():
     return PETSc
 
 
-def solver(PETSc, matrix, method, preconditioner):
+def solver(PETSc, matrix, method, preconditioner, own_rows=None):
     ksp = PETSc.KSP().create()
     ksp.setOperators(matrix)
     ksp.setType(method)
     ksp.getPC().setType(preconditioner)
+    if own_rows is not None:
+        prefix = f"{method}_{own_rows}_"
+        PETSc.Options().setValue(prefix + "sub_pc_type", own_rows)
+        ksp.setOptionsPrefix(prefix)
+        ksp.setFromOptions()
     return ksp
+
+
+def may_be_definite(PETSc, matrix):
+    """Whether the matrix is symmetric and its diagonal positive. If it is not positive definite all the same, CG stops, and its residual tells."""
+    _, least = matrix.getDiagonal().min()
+    difference = matrix.transpose(PETSc.Mat())
+    difference.axpy(-1.0, matrix)
+    is_symmetric = difference.norm() <= ASYMMETRY_MAX * matrix.norm()
+    difference.destroy()
+    return least > 0 and is_symmetric
 
 
 def measure(PETSc, ksp, rhs, name, read_seconds=0.0):
@@ -110,13 +139,18 @@ def sparse(path, rhs_path, tolerance):
     rhs = PETSc.Vec().load(PETSc.Viewer().createBinary(rhs_path, "r"))
     PETSc.COMM_WORLD.barrier()
     read_seconds = time.perf_counter() - start
-    for method, preconditioner in (("gmres", "jacobi"), ("gmres", "bjacobi"), ("cg", "bjacobi")):
-        ksp = solver(PETSc, matrix, method, preconditioner)
+    methods = SPARSE
+    if may_be_definite(PETSc, matrix):
+        # PETSc is told, as its users would.
+        matrix.setOption(PETSc.Mat.Option.SPD, True)
+        methods += DEFINITE
+    for name, method, preconditioner, own_rows in methods:
+        ksp = solver(PETSc, matrix, method, preconditioner, own_rows)
         if method == "gmres":
             ksp.setPCSide(PETSc.PC.Side.RIGHT)
         ksp.setNormType(PETSc.KSP.NormType.UNPRECONDITIONED)
         ksp.setTolerances(rtol=tolerance, max_it=SPARSE_ITERATIONS_MAX)
-        measure(PETSc, ksp, rhs, method + "+" + ("Jacobi" if preconditioner == "jacobi" else "block ILU"), read_seconds)
+        measure(PETSc, ksp, rhs, name, read_seconds)
         ksp.destroy()
 
 

@@ -109,7 +109,7 @@ enum What {
         after_help = "Examples:\n  tsumuji bench cpu --link udp\n  tsumuji bench cpu --hosts /run/tsumuji/tsumuji.hosts.toml --link xdp --open --offered 1000,100000"
     )]
     Cpu(cpu::Args),
-    /// `tsumuji solve` beside PETSc's GMRES and CG, on the same files, reading and distributing included.
+    /// `tsumuji solve` beside PETSc's GMRES and CG with several preconditioners, on the same files, reading and distributing included.
     #[command(
         after_help = "Examples:\n  tsumuji bench solve\n  tsumuji bench solve poisson2d:1000 A.mtx --rounds 5\n  tsumuji bench solve poisson2d:100 --testbed --loss 0,1% --slow 50% --rate 1gbit"
     )]

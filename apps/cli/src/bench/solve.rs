@@ -69,7 +69,7 @@ pub(super) struct Args {
 }
 
 /// Longest time of one run between hosts, of ours or of all of PETSc's methods.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// One of ours that was asked to end is killed after so long.
 const KILL_AFTER_SECONDS: &str = "20";
 

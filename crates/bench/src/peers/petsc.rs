@@ -19,7 +19,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// Result of one method.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Solved {
-    /// Its name: of dense systems `gmres` or `richardson`, both with Jacobi preconditioning.
+    /// Its name: of dense systems `gmres` or `richardson`, both with Jacobi preconditioning; of sparse ones with the preconditioner, as `cg+GAMG`.
     pub method: String,
     /// Time of the solve alone.
     pub seconds: f64,
