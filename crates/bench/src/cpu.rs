@@ -282,7 +282,8 @@ fn kernel(plan: &Plan, places: &[Place; 2]) -> io::Result<Cost> {
     })
 }
 
-/// Counts what comes behind the warm-up, until all has come that was sent before the end.
+/// Counts what comes once the warm-up has been sent, until all has come that was sent before the end. Where more is sent than received, datagrams of the
+/// warm-up that wait in the socket count, too.
 fn count_datagrams(
     waits: Waits,
     cpus: Option<[usize; 2]>,

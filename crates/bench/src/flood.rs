@@ -30,7 +30,7 @@ const FRAME_BYTES_MAX: usize = 9216;
 const QUIET: Duration = Duration::from_millis(50);
 
 /// A way to receive frames: by a link of ours, without its engine, or (`None`) by UDP sockets of the kernel, one call for each datagram. Senders give
-/// batches to all of them alike.
+/// all of them batches of 32 frames, the kernel as many of them as one call takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way(pub Option<LinkSpec>);
 

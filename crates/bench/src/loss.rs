@@ -23,7 +23,8 @@ use crate::{machine, stop};
 const BLOCK_BYTES: usize = 1 << 20;
 /// The message whose tail latency is measured.
 const SMALL_BYTES: usize = 64;
-/// TCP waits long for a lost frame when nothing follows it: it gets this much time for its round trips.
+/// TCP waits long for a lost frame when nothing follows it: it gets this much time for its round trips, and as much for those
+/// of its warm-up.
 const TRIPS_WITHIN: Duration = Duration::from_secs(15);
 
 /// Options of the measurement.

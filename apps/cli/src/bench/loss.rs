@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// MiB to move
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     mib: u16,
-    /// Round trips of small messages (TCP ends them after 15 s)
+    /// Round trips of small messages (TCP ends them, and those of its warm-up, after 15 s)
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     trips: u64,
     /// Rounds in which all are measured in turn

@@ -51,7 +51,7 @@ fn killed_worker_is_named() {
 #[test]
 fn lost_workers_are_survived() {
     // Long enough for a busy machine, where a worker that lives may be silent for seconds.
-    let lease = "4";
+    let lease = "5";
     // Those that are killed are told of by the launcher, whatever the link; of those that are stopped links tell differently.
     for (link, name) in [("udp", "-KILL"), ("shm", "-STOP"), ("udp", "-STOP")] {
         let words = ["solve", "--generate", "poisson2d:150", "--inner", "sweep"];

@@ -63,6 +63,8 @@ void put(int fd, size_t bytes, size_t from);
 void get(int fd, size_t bytes, size_t from);
 unsigned char pattern(size_t at);
 void sleep_ms(int ms);
+// Whether that thread of that process sleeps, as it does in a call that waits.
+int sleeps(pid_t process, pid_t thread);
 // Events of poll, as text.
 const char *events_text(unsigned events);
 int poll_one(int fd, int events, int ms);

@@ -141,6 +141,21 @@ const char *events_text(unsigned events)
     return *text ? text + 1 : "nothing";
 }
 
+int sleeps(pid_t process, pid_t thread)
+{
+    char name[64], line[256], *state = NULL;
+    snprintf(name, sizeof name, "/proc/%d/task/%d/stat", (int)process, (int)thread);
+    FILE *file = fopen(name, "r");
+    if (file && fgets(line, sizeof line, file)) {
+        state = strrchr(line, ')');
+    }
+    int found = state && state[2] == 'S';
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
 int poll_one(int fd, int events, int ms)
 {
     struct pollfd one = {.fd = fd, .events = events};

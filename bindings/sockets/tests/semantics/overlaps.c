@@ -13,22 +13,6 @@ static void *receiving(void *argument)
     return (void *)recv(*(int *)argument, &byte, 1, 0);
 }
 
-// Whether that thread sleeps, as it does in the call.
-static int sleeps(pid_t thread)
-{
-    char name[64], line[256], *state = NULL;
-    snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)thread);
-    FILE *file = fopen(name, "r");
-    if (file && fgets(line, sizeof line, file)) {
-        state = strrchr(line, ')');
-    }
-    int found = state && state[2] == 'S';
-    if (file) {
-        fclose(file);
-    }
-    return found;
-}
-
 // A thread that is in a call on a connection.
 static pthread_t receiver(int *fd)
 {
@@ -37,7 +21,7 @@ static pthread_t receiver(int *fd)
     pthread_create(&thread, NULL, receiving, fd);
     do {
         sleep_ms(5);
-    } while (!receiving_thread || !sleeps(receiving_thread));
+    } while (!receiving_thread || !sleeps(getpid(), receiving_thread));
     return thread;
 }
 

@@ -71,7 +71,9 @@ static void low_water(int when)
         setsockopt(listener, SOL_SOCKET, SO_RCVLOWAT, &ten, sizeof ten);
     int client = connecting(listener);
     if (when == 2 && fork() == 0) {
-        sleep_ms(100);
+        do {
+            sleep_ms(100); // as below
+        } while (!sleeps(getppid(), getppid()));
         int server = accept(listener, NULL, NULL);
         for (int part = 0; part < 10; part++) {
             put(server, 1, part);
@@ -88,7 +90,10 @@ static void low_water(int when)
     getsockopt(reader, SOL_SOCKET, SO_RCVLOWAT, &now, &length);
     say("low water %d", now);
     if (when < 2 && fork() == 0) {
-        sleep_ms(100); // the kernel never wakes a reader that comes later: what that has taken already counts no more
+        // The kernel never wakes a reader that comes later: what that has taken already counts no more.
+        do {
+            sleep_ms(100);
+        } while (!sleeps(getppid(), getppid()));
         for (int part = 0; part < 10; part++) {
             put(writer, 1, part);
             sleep_ms(20);

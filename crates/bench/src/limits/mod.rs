@@ -13,7 +13,8 @@ pub mod tcp;
 mod timing;
 pub mod udp;
 
-/// Empty polls between two readings of a clock or of a flag. Our endpoints read theirs as seldom; one reading at each poll would be a peer's cost only.
+/// Empty polls between two readings of a clock or of a flag: an exchange by hand needs no more. That our endpoints read a clock at each poll is part of
+/// what they cost.
 const POLLS_PER_CHECK: u32 = 4096;
 
 /// Counts polls, and says when a clock or a flag is to be read.

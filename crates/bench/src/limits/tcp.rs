@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::Place;
-use super::timing::{Clock, Timing};
+use super::timing::{Clock, Timing, warm_up};
 use super::{Checks, core_of, pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
 
-/// Messages of each sender before anything is measured, as of the others that are compared: memory and the kernel's buffers settle.
+/// Calls of each sender before anything is measured, as of other gathers; a burst has as many messages as other bursts, if that is more.
 const WARM_UP: u64 = 3;
 /// Small messages are joined up to so many bytes where calls are batched, and so many are read at once.
 const CALL_BYTES: usize = 64 << 10;
@@ -166,6 +166,10 @@ fn gather(places: &[Place], size: usize, messages: u64, joined: u64) -> io::Resu
     };
     let size = size.max(1);
     let (mut senders, mut receivers) = connections(root, others)?;
+    let before = match others.len() {
+        1 => warm_up(messages).max(WARM_UP * joined),
+        _ => WARM_UP * joined,
+    };
     let spinning = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
     let (stop, warm) = (AtomicBool::new(false), Barrier::new(places.len()));
     std::thread::scope(|scope| {
@@ -190,7 +194,7 @@ fn gather(places: &[Place], size: usize, messages: u64, joined: u64) -> io::Resu
                         matches!(spin(stop, spinning, bytes.len(), write), Ok(true))
                     })
                 };
-                send(WARM_UP * joined);
+                send(before);
                 warm.wait();
                 send(messages);
             });
@@ -201,7 +205,7 @@ fn gather(places: &[Place], size: usize, messages: u64, joined: u64) -> io::Resu
             let bytes = if joined == 1 { size } else { CALL_BYTES + size };
             let mut buffers = vec![vec![1; bytes]; others.len()];
             let mut receive = |messages| receive(receivers, &mut buffers, size, spinning, messages);
-            let ready = receive(WARM_UP * joined);
+            let ready = receive(before);
             if ready.is_err() {
                 stop.store(true, Ordering::Relaxed); // senders may wait for room
             }

@@ -100,6 +100,11 @@ pub(crate) fn batch(size: usize, segment: usize, messages: u64) -> u64 {
     room.min(messages / CALLS_MIN).max(1)
 }
 
+/// What one call sends of a message that is cut into datagrams of so many bytes.
+fn piece_bytes(datagram: usize) -> usize {
+    (DATAGRAM_BYTES_MAX / datagram).min(SEGMENTS_MAX) * datagram
+}
+
 /// Two sockets that are connected to each other.
 pub(crate) fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
     let (one, other) = (open(&places[0])?, open(&places[1])?);
@@ -119,6 +124,20 @@ fn send(socket: &UdpSocket, message: &[u8], cpus: Option<[usize; 2]>) -> io::Res
     }
 }
 
+/// Sends a message by calls of at most `piece` bytes.
+fn send_in_pieces(
+    socket: &UdpSocket,
+    message: &[u8],
+    piece: usize,
+    cpus: Option<[usize; 2]>,
+) -> io::Result<()> {
+    if message.is_empty() {
+        return send(socket, message, cpus);
+    }
+    let mut pieces = message.chunks(piece);
+    pieces.try_for_each(|piece| send(socket, piece, cpus))
+}
+
 /// Half-round-trip of `size` bytes between two places, both sides spinning on a non-blocking socket.
 pub(crate) fn pingpong_between(
     places: &[Place; 2],
@@ -131,6 +150,7 @@ pub(crate) fn pingpong_between(
     }
     let (asker, echo) = pair(places)?;
     let segment = segment_bytes(&places[0], echo.local_addr()?)?;
+    let piece = piece_bytes(segment);
     if size > segment {
         for socket in [&asker, &echo] {
             cut(socket, segment)?;
@@ -148,7 +168,7 @@ pub(crate) fn pingpong_between(
                     Ok(bytes) if filled + bytes < size => filled += bytes,
                     Ok(_) => {
                         filled = 0;
-                        drop(send(&echo, &buffer[..size], cpus)); // a failure shows as a loss
+                        drop(send_in_pieces(&echo, &buffer[..size], piece, cpus)); // a failure shows as a loss
                     }
                     Err(_) => relax(cpus),
                 }
@@ -161,7 +181,7 @@ pub(crate) fn pingpong_between(
                 let mut checks = Checks::default();
                 let mut timing = Timing::new(iterations, None);
                 while timing.begins() {
-                    send(&asker, &buffer[..size], cpus)?;
+                    send_in_pieces(&asker, &buffer[..size], piece, cpus)?;
                     let mut filled = 0;
                     loop {
                         match asker.recv(&mut buffer[filled..]) {
@@ -257,7 +277,7 @@ fn gather(
     let batch = batch(size, segment, messages);
     let datagram = if batch > 1 { size } else { segment };
     // Whole datagrams, so that only a message's last one is shorter.
-    let piece = DATAGRAM_BYTES_MAX / datagram * datagram;
+    let piece = piece_bytes(datagram);
     if size > segment || batch > 1 {
         join(&receiver)?;
         senders
@@ -271,7 +291,8 @@ fn gather(
     std::thread::scope(|scope| {
         let hearing = scope.spawn(|| {
             core_of(0, places.len());
-            let mut message = vec![0; size + COALESCED_BYTES_MAX];
+            // Written, so that its first page faults lie before the first arrival.
+            let mut message = vec![1; size + COALESCED_BYTES_MAX];
             let mut heard = Heard {
                 calls: 0,
                 bytes: 0,
@@ -317,12 +338,8 @@ fn gather(
                     let several = vec![1; size * batch as usize];
                     let mut calls = (0..messages).step_by(batch as usize);
                     let result = calls.try_for_each(|sent| {
-                        if size == 0 {
-                            return send(socket, &several, cpus);
-                        }
                         let now = (messages - sent).min(batch) as usize * size;
-                        let mut pieces = several[..now].chunks(piece);
-                        pieces.try_for_each(|piece| send(socket, piece, cpus))
+                        send_in_pieces(socket, &several[..now], piece, cpus)
                     });
                     sending.fetch_sub(1, Ordering::Relaxed);
                     result

@@ -23,6 +23,8 @@ struct guard {
     rte_intr_unregister_callback_fn ended;
     const struct rte_intr_handle *handle;
     int fd;
+    /* Of the descriptor's file, which it may have no more. */
+    dev_t device;
     ino_t inode;
     /* Of the device that registered it, or whose listener did. */
     uint32_t port;
@@ -203,11 +205,20 @@ static bool is_memif(rte_intr_callback_fn callback)
     return dladdr(address, &found) != 0 && found.dli_fname != NULL && strstr(found.dli_fname, "librte_net_memif") != NULL;
 }
 
-/* 0: there is no such descriptor. */
-static ino_t inode_of(int fd)
+/* Notes which file the guard's descriptor has; none: there is no such descriptor. */
+static void note_file(struct guard *guard)
 {
     struct stat found;
-    return fstat(fd, &found) == 0 ? found.st_ino : 0;
+    if (fstat(guard->fd, &found) == 0) {
+        guard->device = found.st_dev;
+        guard->inode = found.st_ino;
+    }
+}
+
+static bool has_file_still(const struct guard *guard)
+{
+    struct stat found;
+    return fstat(guard->fd, &found) == 0 && found.st_dev == guard->device && found.st_ino == guard->inode;
 }
 
 /* Tells DPDK of a registration; a negative errno: there is no memory for it. */
@@ -227,7 +238,7 @@ static void register_deferred(void)
     struct guard *guard;
     while ((guard = deferred) != NULL) {
         deferred = guard->next;
-        if (inode_of(guard->fd) == guard->inode)
+        if (has_file_still(guard))
             guard_register(guard);
         else
             free(guard);
@@ -248,7 +259,7 @@ EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rt
     guard->argument = argument;
     guard->handle = handle;
     guard->fd = rte_intr_fd_get(handle);
-    guard->inode = inode_of(guard->fd);
+    note_file(guard);
     /* The driver would pass its sockets on to programs that are started: they would keep the name taken, and the end from the peer. */
     fcntl(guard->fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&control_lock);
