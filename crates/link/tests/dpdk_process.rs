@@ -228,6 +228,31 @@ fn clients_that_hang_up_are_survived() {
     kill(&mut child);
 }
 
+/// A client whose call is taken but never answered gives up in its time. It does not call again meanwhile, for the kernel would let it wait for ever.
+#[test]
+fn unanswered_calls_end_in_time() {
+    if lacking() {
+        return;
+    }
+    let socket = format!("tsumuji-unanswered-{}", std::process::id());
+    let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).expect("short");
+    let server = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+    let server = server.expect("a socket");
+    rustix::net::bind(&server, &address).expect("the name is free");
+    rustix::net::listen(&server, 1).expect("it listens");
+    let client: DpdkSpec = format!("dpdk:net_memif,role=client,socket={socket},id=0")
+        .parse()
+        .expect("a name");
+    let config = DpdkConfig {
+        up_timeout: Duration::from_secs(2),
+        ..DpdkConfig::default()
+    };
+    let (told, tells) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(Dpdk::open(&client, config).map(drop)));
+    let opened = tells.recv_timeout(PATIENCE / 2).expect("it gives up");
+    assert!(opened.is_err(), "nobody answered");
+}
+
 /// When the client is killed the server lives on, and serves its successor without being opened anew.
 #[test]
 fn killed_client_is_survived() {

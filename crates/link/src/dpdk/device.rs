@@ -270,7 +270,7 @@ impl Made {
     }
 
     /// Waits until the started device has a link. The client of a memif connection restarts its device, each time with more patience: a client that
-    /// connects while its server opens the socket may be refused silently, and the driver connects only once.
+    /// connects while its server opens the socket may be refused silently, and the driver connects only once. One whose call was taken is left alone.
     pub(super) fn wait_up(&mut self) -> Result<(), DpdkOpenError> {
         let (mut called, mut patience) = (Instant::now(), TUNING.dpdk.retry_after);
         while !self.port.is_up() {

@@ -232,7 +232,7 @@ static int guard_register(struct guard *guard)
     return answer;
 }
 
-/* What the callback that has just ended has registered, and not closed again. If there is no memory, the client waits in vain, and calls again. */
+/* What the callback that has just ended has registered, and not closed again. If there is no memory, the client waits in vain. */
 static void register_deferred(void)
 {
     struct guard *guard;

@@ -308,11 +308,12 @@ static int device_start(uint16_t port)
     return failed;
 }
 
-/* Stops a started device and starts it again: the client of a memif connection calls its server anew. */
+/* Stops a started device and starts it again: the client of a memif connection calls its server anew. Not while a call is waiting for its answer
+ * (-EALREADY): the kernel holds few of them, the next one would wait there for the server, and the server in this process for the lock. */
 static int device_restart(uint16_t port)
 {
     pthread_mutex_lock(&control_lock);
-    int failed = rte_eth_dev_stop(port);
+    int failed = guard_of_port(port) != NULL ? -EALREADY : rte_eth_dev_stop(port);
     if (failed == 0)
         failed = device_start(port);
     pthread_mutex_unlock(&control_lock);
