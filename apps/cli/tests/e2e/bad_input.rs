@@ -426,6 +426,20 @@ fn hosts_files() {
         &["launch", "--hosts", &hosts, "--open", "--", "true"],
         &words,
     );
+    // The judge has node 0.
+    let nodes = (0..4).map(|id| entry(id, &near.replace("7000", &(7000 + id).to_string())));
+    let hosts = file(folder.path(), "many.toml", nodes.collect::<String>());
+    assert_refused(
+        &[
+            "solve",
+            "--generate",
+            "dense:2",
+            "--hosts",
+            &hosts,
+            "--open",
+        ],
+        &["many.toml: 3 workers for 2 rows", "at most 2"],
+    );
 }
 
 /// Plots are SVG; another name is refused before anything is measured.
