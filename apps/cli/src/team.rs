@@ -163,16 +163,10 @@ pub(crate) fn workers(
             .map_or(1, std::num::NonZero::get)
             .min(rows),
     };
-    if let Some(cluster) = cluster {
-        ensure!(
-            workers <= rows,
-            "{}: {workers} workers for {rows} rows in {name}: name at most {rows} besides the judge, each must own a row",
-            cluster.path.display()
-        );
-    }
+    let place = cluster.map_or_else(String::new, |it| format!("{}: ", it.path.display()));
     ensure!(
         workers <= rows,
-        "{workers} workers for {rows} rows in {name}: use at most {rows} workers, each must own a row"
+        "{place}{workers} workers for {rows} rows in {name}: use at most {rows} workers, each must own a row"
     );
     Ok(workers)
 }

@@ -187,14 +187,13 @@ fn iterations(
         for place in order(round, 2 * cores) {
             let (one, workers) = (&mut all[place / 2], 1 + place / 2);
             let goes_on = stop::check().map_err(|wanted| wanted.to_string());
-            // Without the rounds behind a failure, those of both stay in pairs.
-            if place % 2 == 0 && failure.is_some() {
-                continue;
-            }
             if place % 2 == 0 {
-                let found =
-                    goes_on.and_then(|()| one.measure(setting, folder, &bandwidth, workers));
-                failure = found.err();
+                // No round follows a failure, so that rounds of both stay in pairs.
+                if failure.is_none() {
+                    let found =
+                        goes_on.and_then(|()| one.measure(setting, folder, &bandwidth, workers));
+                    failure = found.err();
+                }
                 continue;
             }
             if one.petsc_failure.is_some() {

@@ -96,13 +96,12 @@ pub(crate) fn batch(size: usize, segment: usize, messages: u64) -> u64 {
     if size == 0 || size > segment {
         return 1;
     }
-    let room = (DATAGRAM_BYTES_MAX / size).min(SEGMENTS_MAX) as u64;
-    room.min(messages / CALLS_MIN).max(1)
+    (segments(size) as u64).min(messages / CALLS_MIN).max(1)
 }
 
-/// What one call sends of a message that is cut into datagrams of so many bytes.
-fn piece_bytes(datagram: usize) -> usize {
-    (DATAGRAM_BYTES_MAX / datagram).min(SEGMENTS_MAX) * datagram
+/// Datagrams of so many bytes that one call may send.
+fn segments(datagram: usize) -> usize {
+    (DATAGRAM_BYTES_MAX / datagram).min(SEGMENTS_MAX)
 }
 
 /// Two sockets that are connected to each other.
@@ -150,7 +149,7 @@ pub(crate) fn pingpong_between(
     }
     let (asker, echo) = pair(places)?;
     let segment = segment_bytes(&places[0], echo.local_addr()?)?;
-    let piece = piece_bytes(segment);
+    let piece = segments(segment) * segment;
     if size > segment {
         for socket in [&asker, &echo] {
             cut(socket, segment)?;
@@ -277,7 +276,7 @@ fn gather(
     let batch = batch(size, segment, messages);
     let datagram = if batch > 1 { size } else { segment };
     // Whole datagrams, so that only a message's last one is shorter.
-    let piece = piece_bytes(datagram);
+    let piece = segments(datagram) * datagram;
     if size > segment || batch > 1 {
         join(&receiver)?;
         senders

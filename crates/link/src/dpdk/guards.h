@@ -16,6 +16,12 @@
 typedef int register_function(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
 typedef int unregister_later_function(const struct rte_intr_handle *, rte_intr_callback_fn, void *, rte_intr_unregister_callback_fn);
 
+/* What a descriptor was of: others may have its number by now. */
+struct file {
+    dev_t device;
+    ino_t inode;
+};
+
 struct guard {
     struct guard *next;
     rte_intr_callback_fn callback;
@@ -23,9 +29,7 @@ struct guard {
     rte_intr_unregister_callback_fn ended;
     const struct rte_intr_handle *handle;
     int fd;
-    /* Of the descriptor's file, which it may have no more. */
-    dev_t device;
-    ino_t inode;
+    struct file file;
     /* Of the device that registered it, or whose listener did. */
     uint32_t port;
     bool dead;
@@ -205,20 +209,18 @@ static bool is_memif(rte_intr_callback_fn callback)
     return dladdr(address, &found) != 0 && found.dli_fname != NULL && strstr(found.dli_fname, "librte_net_memif") != NULL;
 }
 
-/* Notes which file the guard's descriptor has; none: there is no such descriptor. */
-static void note_file(struct guard *guard)
+/* All zeros, which no file has: there is no such descriptor. */
+static struct file file_of(int fd)
 {
     struct stat found;
-    if (fstat(guard->fd, &found) == 0) {
-        guard->device = found.st_dev;
-        guard->inode = found.st_ino;
-    }
+    struct file none = {0, 0};
+    return fstat(fd, &found) == 0 ? (struct file){.device = found.st_dev, .inode = found.st_ino} : none;
 }
 
-static bool has_file_still(const struct guard *guard)
+static bool is_still(int fd, struct file file)
 {
-    struct stat found;
-    return fstat(guard->fd, &found) == 0 && found.st_dev == guard->device && found.st_ino == guard->inode;
+    struct file now = file_of(fd);
+    return now.inode != 0 && now.device == file.device && now.inode == file.inode;
 }
 
 /* Tells DPDK of a registration; a negative errno: there is no memory for it. */
@@ -238,7 +240,7 @@ static void register_deferred(void)
     struct guard *guard;
     while ((guard = deferred) != NULL) {
         deferred = guard->next;
-        if (has_file_still(guard))
+        if (is_still(guard->fd, guard->file))
             guard_register(guard);
         else
             free(guard);
@@ -259,7 +261,7 @@ EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rt
     guard->argument = argument;
     guard->handle = handle;
     guard->fd = rte_intr_fd_get(handle);
-    note_file(guard);
+    guard->file = file_of(guard->fd);
     /* The driver would pass its sockets on to programs that are started: they would keep the name taken, and the end from the peer. */
     fcntl(guard->fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&control_lock);

@@ -102,10 +102,10 @@ static size_t take_log(char *out, size_t room)
 #include "guards.h"
 
 /* The driver for AF_XDP (22.11) never closes its socket, so that its queue stays taken as long as the process lives. It is closed when
- * the device is removed, if it is still what it was: others may have its number by then. */
+ * the device is removed, if it is still what it was. */
 static struct {
     int fd;
-    ino_t inode;
+    struct file file;
 } left_open = {.fd = -1};
 
 EXPORTED void xsk_socket__delete(void *socket)
@@ -118,11 +118,10 @@ EXPORTED void xsk_socket__delete(void *socket)
         return;
     fd_function *fd_of = (fd_function *)(uintptr_t)dlsym(library, "xsk_socket__fd");
     delete_function *next = (delete_function *)(uintptr_t)dlsym(library, "xsk_socket__delete");
-    struct stat found;
     int fd = fd_of != NULL && socket != NULL ? fd_of(socket) : -1;
-    if (fd >= 0 && fstat(fd, &found) == 0) {
+    if (fd >= 0) {
         left_open.fd = fd;
-        left_open.inode = found.st_ino;
+        left_open.file = file_of(fd);
     }
     if (next != NULL)
         next(socket);
@@ -131,8 +130,7 @@ EXPORTED void xsk_socket__delete(void *socket)
 
 static void close_what_was_left(void)
 {
-    struct stat found;
-    if (left_open.fd >= 0 && fstat(left_open.fd, &found) == 0 && S_ISSOCK(found.st_mode) && found.st_ino == left_open.inode)
+    if (is_still(left_open.fd, left_open.file))
         close(left_open.fd);
     left_open.fd = -1;
 }
